@@ -1,0 +1,77 @@
+#pragma once
+
+#include <kvilt/attention/host_block.hpp>
+#include <kvilt/attention/variant.hpp>
+#include <kvilt/cache/append.hpp>
+
+#include <cmath>
+
+namespace kvilt::inline v0 {
+
+/// Queries and keys count positions in the text.
+struct text_positions {};
+
+/// Sinks and window count as one text: a query that no longer sees the tokens between is turned for the sinks to the
+/// distance it has in the cache (StreamingLLM). Exact, and keys stay as they were written: Q is rotated once more for
+/// the segment. `turn` is the RoPE that `append` used.
+struct cache_positions {
+  rope turn;
+};
+
+/// Attention over a cache, as a functor: softmax(scale q K^T, changed and masked by the variant) V over every segment
+/// of the view. Any number of queries a sequence: decode, chunks and prefill are one call.
+template <attention_variant Variant = causal, class Positions = text_positions>
+class attention {
+ public:
+  /// `scale` 0 stands for 1 / sqrt(k_dim).
+  constexpr explicit attention(Variant variant = {}, float scale = 0, Positions positions = {})
+      : variant_(variant), scale_(scale), positions_(positions) {}
+
+  /// q: [s.q_rows][q heads][k_dim], RoPE applied; out: [s.q_rows][q heads][v_dim]; lse, optional: [s.q_rows][q heads].
+  /// A query that sees no key gives 0 and -infinity. Throws `invalid_argument` before anything is written.
+  /// Bits depend on the sequence's own tokens alone: not on pages, neighbours or the number of workers.
+  template <host_view View, class Q, class Out>
+  void operator()(const host& exec, const View& view, const step& s, rows<Q> q, rows<Out> out,
+                  natural_lse lse = {}) const {
+    check(exec, view, s, q, out);
+    if constexpr (requires { positions_.turn; }) detail::check_rope(positions_.turn, view.k_dim());
+    const int group = q.heads / view.kv_heads();
+    int most = 0;
+    for (int i = 0; i < s.size; ++i) most = s.items[i].queries > most ? s.items[i].queries : most;
+    const idx blocks = ceil_div(idx(most) * group, detail::host_tile::rows);
+    exec.for_each(idx(s.size) * view.kv_heads() * blocks, [&](idx task, int worker) {
+      const step_item& item = s.items[task / (view.kv_heads() * blocks)];
+      const int head = int(task / blocks % view.kv_heads());
+      const idx first = task % blocks * detail::host_tile::rows;
+      const idx count = smaller(idx(item.queries) * group - first, detail::host_tile::rows);
+      if (count <= 0) return;
+      detail::host_block<View, Variant, Positions> block(
+          view, variant_, positions_, scale_ != 0 ? scale_ : 1 / std::sqrt(float(view.k_dim())), item, head, group,
+          detail::worker_scratch(s, worker, view.k_dim(), view.v_dim()));
+      block.load(q, int(first), int(count));
+      view.each([&](const auto& seg) { block.attend(seg); });
+      block.finish(out, lse);
+    });
+  }
+
+ private:
+  template <class View, class Q, class Out>
+  static void check(const host& exec, const View& view, const step& s, const rows<Q>& q, const rows<Out>& out) {
+    detail::expects(q.heads >= 1 && q.heads % view.kv_heads() == 0, "Q has ", q.heads,
+                    " heads; a multiple of the cache's ", view.kv_heads(), " is needed");
+    detail::expects(out.heads == q.heads, "the output has ", out.heads, " heads; Q has ", q.heads);
+    detail::expects(s.q_rows == 0 || (q.data != nullptr && out.data != nullptr), "Q or the output of ", s.q_rows,
+                    " rows is null");
+    detail::check_scratch(exec, s, view.k_dim(), view.v_dim());
+    detail::check_reachable(view, s);
+  }
+
+  Variant variant_;
+  float scale_;
+  Positions positions_;
+};
+
+template <class Variant>
+attention(Variant) -> attention<Variant>;
+
+}  // namespace kvilt::inline v0

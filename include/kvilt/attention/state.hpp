@@ -1,0 +1,43 @@
+#pragma once
+
+#include <kvilt/core/error.hpp>
+#include <kvilt/core/floats.hpp>
+#include <kvilt/core/types.hpp>
+
+#include <cmath>
+
+namespace kvilt::inline v0 {
+
+/// Weights with which two partial softmaxes over disjoint keys are added: out = a * out_a + b * out_b, and the natural
+/// log-sum-exp over both. The one algebra under split keys, shared prefixes and several devices; an empty part has
+/// lse -infinity and is the identity (T. Dao, "FlashAttention-2", 2023, section 3.1).
+struct merge_weights {
+  float a = 0, b = 0;
+  float lse = -__builtin_huge_valf();
+
+  static merge_weights of(float lse_a, float lse_b) {
+    const float high = lse_a > lse_b ? lse_a : lse_b;
+    if (high == -__builtin_huge_valf()) return {};
+    const float ea = std::exp(lse_a - high), eb = std::exp(lse_b - high), sum = ea + eb;
+    return {ea / sum, eb / sum, high + std::log(sum)};
+  }
+};
+
+/// Merges finished partial results over disjoint keys: out and lse may be a's own. All rows are [tokens][q heads][dim].
+template <class T>
+void merge(idx tokens, int heads, int dim, rows<const T> a, natural_lse lse_a, rows<const T> b, natural_lse lse_b,
+           rows<T> out, natural_lse lse) {
+  for (idx t = 0; t < tokens; ++t)
+    for (int h = 0; h < heads; ++h) {
+      const merge_weights w = merge_weights::of(lse_a.at(t, h), lse_b.at(t, h));
+      for (int i = 0; i < dim; ++i) {
+        // NOTE: a part of weight 0 may hold anything: 0 x NaN is NaN.
+        const float from_a = w.a != 0 ? w.a * load(a.at(t, h)[i]) : 0.0f;
+        const float from_b = w.b != 0 ? w.b * load(b.at(t, h)[i]) : 0.0f;
+        store(out.at(t, h)[i], from_a + from_b);
+      }
+      if (lse) lse.at(t, h) = w.lse;
+    }
+}
+
+}  // namespace kvilt::inline v0

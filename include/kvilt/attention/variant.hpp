@@ -1,0 +1,117 @@
+#pragma once
+
+#include <kvilt/core/math.hpp>
+#include <kvilt/core/types.hpp>
+
+#include <concepts>
+#include <type_traits>
+
+namespace kvilt::inline v0 {
+
+/// Which (query, key) pair a variant is asked about.
+struct where {
+  int sequence = 0;  // its number in the view's tables
+  int q_head = 0;
+  int kv_head = 0;
+  int q_index = 0;  // of the query among the sequence's queries of this step
+  idx q_position = 0;
+  idx k_position = 0;
+};
+
+/// A variant says what attention does to a score: a plain struct with any of these pure hooks.
+///   `float score(where, float s) const`    the new score; s is in natural units, after every scale
+///   `bool keep(where) const`               false hides the key
+///   `position_range tiles(where) const`    where every kept key lies (k_position is not set): what is outside need not
+///                                          be read; a hint for speed, beside `keep`, never instead of it
+template <class A>
+concept attention_variant = std::is_trivially_copyable_v<A> &&(
+    requires(const A a, where w, float s) {
+      { a.score(w, s) } -> std::same_as<float>;
+    } ||
+    requires(const A a, where w) {
+      { a.keep(w) } -> std::same_as<bool>;
+    });
+
+namespace detail {
+
+template <class A>
+consteval bool check_variant() {
+  static_assert(attention_variant<A>,
+                "kvilt: an attention variant is trivially copyable and has `float score(kvilt::where, float) const` or "
+                "`bool keep(kvilt::where) const`, or both");
+  return true;
+}
+
+template <class A>
+KVILT_HD constexpr bool keeps(const A& a, const where& w) {
+  if constexpr (requires { a.keep(w); })
+    return a.keep(w);
+  else
+    return true;
+}
+template <class A>
+KVILT_HD constexpr position_range tiles_of(const A& a, const where& w) {
+  if constexpr (requires { a.tiles(w); })
+    return a.tiles(w);
+  else
+    return {0, idx(1) << 62};
+}
+template <class A>
+KVILT_HD constexpr float scored(const A& a, const where& w, float s) {
+  if constexpr (requires { a.score(w, s); })
+    return a.score(w, s);
+  else
+    return s;
+}
+
+}  // namespace detail
+
+/// Every key: cross attention, encoders.
+struct full {
+  KVILT_HD constexpr bool keep(const where&) const { return true; }
+};
+
+/// A query sees itself and what came before.
+struct causal {
+  KVILT_HD constexpr bool keep(const where& w) const { return w.k_position <= w.q_position; }
+  KVILT_HD constexpr position_range tiles(const where& w) const { return {0, w.q_position + 1}; }
+};
+
+/// Causal over the last `width` tokens, the query's own included; the cache may hold more (another layer's).
+struct causal_window {
+  idx width = 0;
+  KVILT_HD constexpr bool keep(const where& w) const {
+    return w.k_position <= w.q_position && w.k_position > w.q_position - width;
+  }
+  KVILT_HD constexpr position_range tiles(const where& w) const {
+    return {larger(0, w.q_position + 1 - width), w.q_position + 1};
+  }
+};
+
+/// `first` then `second`: scores left to right, masks by AND.
+template <attention_variant First, attention_variant Second>
+struct composed {
+  First first;
+  Second second;
+  KVILT_HD constexpr bool keep(const where& w) const { return detail::keeps(first, w) && detail::keeps(second, w); }
+  KVILT_HD constexpr float score(const where& w, float s) const {
+    return detail::scored(second, w, detail::scored(first, w, s));
+  }
+  KVILT_HD constexpr position_range tiles(const where& w) const {
+    const position_range a = detail::tiles_of(first, w), b = detail::tiles_of(second, w);
+    return {larger(a.first, b.first), smaller(a.last, b.last)};
+  }
+};
+template <attention_variant First>
+constexpr First compose(First first) {
+  return first;
+}
+template <attention_variant First, attention_variant... Rest>
+constexpr auto compose(First first, Rest... rest) {
+  return composed<First, decltype(compose(rest...))>{first, compose(rest...)};
+}
+
+static_assert(attention_variant<full> && attention_variant<causal> && attention_variant<causal_window> &&
+              attention_variant<composed<causal, causal_window>>);
+
+}  // namespace kvilt::inline v0

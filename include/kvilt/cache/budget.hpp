@@ -1,0 +1,185 @@
+#pragma once
+
+#include <kvilt/cache/policy.hpp>
+#include <kvilt/core/error.hpp>
+
+#include <cstddef>
+
+namespace kvilt::inline v0 {
+
+/// How large a cache is to be.
+struct cache_shape {
+  int layers = 0;
+  int kv_heads = 0;
+  int sequences = 1;   // open at one time
+  idx tokens = 0;      // in all sequences together; a window keeps what its rule says, whatever is given here
+  idx max_length = 0;  // longest sequence; 0: `tokens` where pages are shared, `tokens / sequences` where they are not
+  int max_step = 1;    // most tokens that one step appends to one sequence; windows and tails keep room for them
+};
+
+/// Bytes of one cache, exact: what the owner asks of its memory resource, to the byte.
+struct budget {
+  idx body_pages = 0;            // pages of the body's pool, in all layers alike
+  idx body_page_bytes = 0;       // one page in one layer, both K and V, codes and params
+  idx exact_sequence_bytes = 0;  // 16-bit sinks and tail of one sequence, all layers
+  idx kv_bytes = 0;              // K and V, codes and params, sinks and tail, padding included
+  idx table_bytes = 0;           // page tables
+  idx table_width = 0;           // pages a sequence may name; 0 where pages come by arithmetic
+  double bytes_per_token = 0;    // of the body, all layers: codes at their pitch, and params
+  idx bytes_per_sequence = 0;    // of a sequence of `max_length` tokens: whole pages, sinks and tail
+
+  idx bytes() const { return kv_bytes + table_bytes; }
+};
+
+namespace detail {
+
+/// Strides of one storage (body, sinks or tail) in one layer, for pages of `rows` rows.
+/// Codes and params lie in regions of their own, K and V of a head side by side. From 8 rows on a head's rows follow
+/// each other, on 128-byte lines; smaller pages are token-major, so that all heads of a token are read together.
+struct storage {
+  static constexpr int head_major_rows = 8;
+  static constexpr idx region_alignment = 256;
+
+  idx pages = 0;
+  idx codes_page = 0, codes_head = 0, codes_v = 0;  // strides, and where V lies in a head's share
+  idx params_page = 0, params_head = 0, params_v = 0;
+  idx k_record = 0, v_record = 0, k_params_record = 0, v_params_record = 0;
+
+  idx codes_bytes() const { return round_up(pages * codes_page, region_alignment); }
+  idx params_bytes() const { return round_up(pages * params_page, region_alignment); }
+  idx layer_bytes() const { return codes_bytes() + params_bytes(); }
+
+  geometry at(unsigned char* base) const {
+    unsigned char* params = base + codes_bytes();
+    return {{base, codes_page, codes_head, k_record},
+            {params, params_page, params_head, k_params_record},
+            {base + codes_v, codes_page, codes_head, v_record},
+            {params + params_v, params_page, params_head, v_params_record},
+            pages};
+  }
+};
+
+template <class K, class V>
+storage make_storage(const K& k, const V& v, int kv_heads, idx pages, idx page_rows) {
+  const idx k_pitch = round_up(k.code_bytes(), 16), v_pitch = round_up(v.code_bytes(), 16);
+  const idx k_records = ceil_div(page_rows, K::rows), v_records = ceil_div(page_rows, V::rows);
+  storage s;
+  s.pages = pages;
+  if (page_rows >= storage::head_major_rows) {
+    const idx k_run = round_up(k_records * k_pitch, 128), v_run = round_up(v_records * v_pitch, 128);
+    const idx k_params = round_up(k_records * k.param_bytes(), 16),
+              v_params = round_up(v_records * v.param_bytes(), 16);
+    s.k_record = k_pitch, s.v_record = v_pitch;
+    s.codes_v = k_run, s.codes_head = k_run + v_run, s.codes_page = kv_heads * s.codes_head;
+    s.k_params_record = k.param_bytes(), s.v_params_record = v.param_bytes();
+    s.params_v = k_params, s.params_head = k_params + v_params, s.params_page = kv_heads * s.params_head;
+  } else {
+    s.codes_v = k_pitch, s.codes_head = k_pitch + v_pitch;
+    s.k_record = s.v_record = kv_heads * s.codes_head;
+    s.codes_page = larger(k_records, v_records) * s.k_record;
+    s.params_v = k.param_bytes(), s.params_head = k.param_bytes() + v.param_bytes();
+    s.k_params_record = s.v_params_record = round_up(kv_heads * s.params_head, 4);
+    s.params_page = larger(k_records, v_records) * s.k_params_record;
+  }
+  return s;
+}
+
+/// Everything that follows from a policy and a shape: used by the planner and by the owner alike, so that what is
+/// planned is what is allocated.
+template <class Policy>
+struct arrangement {
+  layout_request request;
+  idx max_length = 0;
+  idx window_slots = 0;  // slots a sliding body reuses in turn; 0: none
+  idx body_sinks = 0;    // sinks that lie in the body's storage
+  idx tail_slots = 0;
+  int page_rows = 0;
+  storage body, sinks, tail;
+  budget bytes;
+
+  arrangement(const Policy& p, const cache_shape& s) {
+    check(p, s);
+    constexpr bool tabled = !fixed_layout<typename Policy::layout_type>;
+    body_sinks = Policy::exact_sinks ? 0 : Policy::sinks;
+    const idx longest = s.max_length ? s.max_length : tabled ? s.tokens : ceil_div(s.tokens, s.sequences);
+    max_length = longest;
+    request = {s.sequences, larger(body_rows(longest), 1), s.kv_heads};
+    if constexpr (Policy::retention_type::slides && !tabled) {
+      window_slots = p.retention.width() - 1 + s.max_step;
+      request.slots = body_sinks + window_slots;
+    }
+    page_rows = p.layout.page_rows(request);
+    expects(page_rows >= 1, "a page of ", page_rows, " rows; at least 1 is needed");
+    expects(page_rows % Policy::tile == 0, "a page of ", page_rows, " rows does not hold whole tiles of ",
+            Policy::tile);
+    idx pages = 0;
+    if constexpr (tabled) {
+      pages = ceil_div(s.tokens, page_rows);
+      bytes.table_width = ceil_div(request.slots, page_rows);
+      bytes.table_bytes = idx(sizeof(page_id)) * s.sequences * bytes.table_width;
+    } else {
+      pages = p.layout.pages(request);
+    }
+    body = make_storage(p.k, p.v, s.kv_heads, pages, page_rows);
+    if constexpr (Policy::exact_sinks > 0)
+      sinks = make_storage(p.k_exact(), p.v_exact(), s.kv_heads, s.sequences, Policy::exact_sinks);
+    if constexpr (Policy::tail > 0) {
+      tail_slots = Policy::tail + Policy::tile - 1 + s.max_step - 1;
+      tail = make_storage(p.k_exact(), p.v_exact(), s.kv_heads, s.sequences, tail_slots);
+    }
+    count(p, s, pages);
+  }
+
+  /// Slots of the body that a sequence of `length` tokens needs. NOTE: a token reaches the body when it leaves the
+  /// tail.
+  static idx body_rows(idx length) {
+    return larger(length - Policy::exact_sinks - (Policy::tail ? Policy::tail - 1 : 0), 0);
+  }
+
+  idx layer_bytes() const { return body.layer_bytes() + sinks.layer_bytes() + tail.layer_bytes(); }
+
+ private:
+  template <class F>
+  static double row_bytes(const F& f) {
+    return double(round_up(f.code_bytes(), 16) + f.param_bytes()) / F::rows;
+  }
+  static void check(const Policy& p, const cache_shape& s) {
+    expects(s.layers >= 1, "layers is ", s.layers, "; at least 1 is needed");
+    expects(s.kv_heads >= 1, "kv_heads is ", s.kv_heads, "; at least 1 is needed");
+    expects(s.sequences >= 1, "sequences is ", s.sequences, "; at least 1 is needed");
+    expects(s.tokens >= 0 && s.max_length >= 0, "tokens is ", s.tokens, " and max_length ", s.max_length,
+            "; neither may be negative");
+    expects(s.tokens < idx(1) << 31 && s.max_length < idx(1) << 31, "tokens is ", s.tokens, " and max_length ",
+            s.max_length, "; both must be below 2^31");
+    expects(s.max_step >= 1, "max_step is ", s.max_step, "; at least 1 is needed");
+    expects(p.k.dim() >= 8 && p.k.dim() % 8 == 0, "K rows have ", p.k.dim(),
+            " numbers; a positive multiple of 8 is needed");
+    expects(p.v.dim() >= 8 && p.v.dim() % 8 == 0, "V rows have ", p.v.dim(),
+            " numbers; a positive multiple of 8 is needed");
+    if constexpr (Policy::retention_type::slides)
+      expects(p.retention.width() >= 1, "a window of ", p.retention.width(), " tokens; at least 1 is needed");
+  }
+  void count(const Policy& p, const cache_shape& s, idx pages) {
+    bytes.body_pages = pages;
+    bytes.body_page_bytes = body.codes_page + body.params_page;
+    bytes.kv_bytes = s.layers * layer_bytes();
+    bytes.exact_sequence_bytes = s.layers * (sinks.codes_page + sinks.params_page + tail.codes_page + tail.params_page);
+    bytes.bytes_per_token = double(s.layers) * s.kv_heads * (row_bytes(p.k) + row_bytes(p.v));
+    idx live = ceil_div(request.slots, page_rows);
+    // NOTE: where a window gives pages back, one more page than the window fills may be live, and the sinks' pages.
+    if constexpr (Policy::retention_type::slides && !fixed_layout<typename Policy::layout_type>)
+      live = smaller(live,
+                     ceil_div(p.retention.width() - 1 + s.max_step, page_rows) + 1 + ceil_div(body_sinks, page_rows));
+    bytes.bytes_per_sequence = s.layers * live * bytes.body_page_bytes + bytes.exact_sequence_bytes;
+  }
+};
+
+}  // namespace detail
+
+/// What a cache of this policy and shape takes, without allocating it. Throws `invalid_argument` as the cache would.
+template <class Policy>
+budget plan_bytes(const Policy& p, const cache_shape& s) {
+  return detail::arrangement<Policy>(p, s).bytes;
+}
+
+}  // namespace kvilt::inline v0

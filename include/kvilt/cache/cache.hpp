@@ -1,0 +1,312 @@
+#pragma once
+
+#include <kvilt/cache/budget.hpp>
+#include <kvilt/cache/step.hpp>
+#include <kvilt/core/memory.hpp>
+#include <kvilt/pages/page_pool.hpp>
+
+#include <algorithm>
+#include <vector>
+
+namespace kvilt::inline v0 {
+
+/// Owns K and V of a group of layers of one shape, the page tables and the sequences' lengths.
+///
+/// A sequence is opened, room is reserved ahead, and each forward pass is a step: `begin`, then `append` and attention
+/// on the view of each layer, then `commit` of what was accepted. Nothing is written by a call that throws.
+/// Not thread-safe; the views may be read from any thread between `begin` and `commit`.
+template <class Policy, memory_space Space = memory_space::host>
+class cache {
+ public:
+  using policy_type = Policy;
+  using view_type = view_of<Space, Policy>;
+
+  /// Allocates everything at once: `bytes().bytes()` bytes, no more ever. Throws `invalid_argument`.
+  cache(const cache_shape& shape, memory<Space> from, const Policy& policy = {})
+      : policy_(policy),
+        shape_(shape),
+        plan_(policy, shape),
+        data_(from, std::size_t(plan_.bytes.kv_bytes)),
+        table_(from, std::size_t(plan_.bytes.table_bytes)),
+        pool_(tabled ? plan_.body.pages : 0),
+        entries_(std::size_t(shape.sequences)) {
+    static_assert(Space == memory_space::host, "kvilt: this header owns host memory");
+    std::fill_n(table(), plan_.bytes.table_width * shape.sequences, page_id(-1));
+    for (int s = shape.sequences; s-- > 0;) closed_.push_back(s);
+  }
+
+  const budget& bytes() const { return plan_.bytes; }
+  const cache_shape& shape() const { return shape_; }
+  idx free_pages() const { return pool_.free(); }
+  idx max_length() const { return plan_.max_length; }
+
+  /// A new, empty sequence. Throws `out_of_pages` when all are open.
+  sequence open() {
+    detail::expects<out_of_pages>(!closed_.empty(), "all ", shape_.sequences, " sequences are open");
+    const int slot = closed_.back();
+    closed_.pop_back();
+    entry& e = entries_[std::size_t(slot)];
+    e = {true, e.generation + 1, 0, Policy::tail ? Policy::sinks : 0, 0, 0, 0};
+    return {slot, e.generation};
+  }
+
+  void close(sequence s) {
+    entry& e = find(s);
+    check_idle("close");
+    give_pages(s.slot, 0);
+    e.open = false;
+    closed_.push_back(s.slot);
+  }
+
+  /// Committed tokens.
+  idx length(sequence s) const { return find(s).length; }
+
+  /// Makes room for `tokens` more than are committed. Throws `out_of_pages`, or `invalid_argument` beyond `max_length`.
+  void reserve(sequence s, idx tokens) {
+    const idx missing = missing_pages(s, tokens);
+    detail::expects<out_of_pages>(missing <= pool_.free(), "sequence ", s.slot, " needs ", missing, " more pages for ",
+                                  tokens, " tokens; ", pool_.free(), " of ", pool_.total(), " are free");
+    take_pages(s, tokens);
+  }
+
+  /// The same, false instead of `out_of_pages`.
+  [[nodiscard]] bool try_reserve(sequence s, idx tokens) {
+    if (missing_pages(s, tokens) > pool_.free()) return false;
+    take_pages(s, tokens);
+    return true;
+  }
+
+  /// Forgets the tokens from `length` on and gives their pages back. Throws where what a window would show again is
+  /// gone.
+  void truncate(sequence s, idx length) {
+    entry& e = find(s);
+    check_idle("truncate");
+    detail::expects(length >= 0 && length <= e.length, "sequence ", s.slot, " is truncated to ", length, "; it has ",
+                    e.length, " tokens");
+    check_window(s, length);
+    detail::expects(length >= e.body || Policy::tile == 1 || (length - Policy::sinks) % Policy::tile == 0, "sequence ",
+                    s.slot, " is truncated to ", length, ", inside a tile of ", Policy::tile);
+    e.length = length;
+    if constexpr (Policy::tail > 0) e.body = larger(smaller(e.body, length), Policy::sinks);
+    give_pages(s.slot, pages_for(length));
+  }
+
+  /// What the verbs get of one layer.
+  view_type view(int layer) const {
+    detail::expects(layer >= 0 && layer < shape_.layers, "layer ", layer, "; the cache has layers 0 to ",
+                    shape_.layers - 1);
+    unsigned char* base = data_.data() + layer * plan_.layer_bytes();
+    const idx width = policy_.retention.width();
+    using rule = typename Policy::retention_type;
+    const typename Policy::body_segment body{
+        bound(), interval<part::body, rule>(width, Policy::sinks, first_body_slot(), plan_.window_slots), policy_.k,
+        policy_.v, plan_.body.at(base)};
+    unsigned char* exact = base + plan_.body.layer_bytes();
+    if constexpr (Policy::sinks > 0 && Policy::tail > 0)
+      return view_type(shape_.kv_heads, sinks(base, exact), body, tail(exact + plan_.sinks.layer_bytes()));
+    else if constexpr (Policy::sinks > 0)
+      return view_type(shape_.kv_heads, sinks(base, exact), body);
+    else if constexpr (Policy::tail > 0)
+      return view_type(shape_.kv_heads, body, tail(exact));
+    else
+      return view_type(shape_.kv_heads, body);
+  }
+
+  /// Bytes of workspace for steps of up to `sequences` sequences.
+  std::size_t workspace_bytes(const host& exec, int sequences) const {
+    return kvilt::workspace_bytes(exec, sequences, policy_.k.dim(), policy_.v.dim());
+  }
+
+  /// Plans a step in which sequence `sequences[i]` appends `new_tokens[i]` tokens (0 is legal). Room must be reserved.
+  /// `rope_positions`: one of each new token, or empty for positions in the text.
+  step begin(const host&, std::span<const sequence> sequences, std::span<const int> new_tokens,
+             std::span<unsigned char> workspace, std::span<const idx> rope_positions = {}) {
+    check_idle("begin");
+    detail::expects(new_tokens.size() == sequences.size(), "a step of ", sequences.size(), " sequences has ",
+                    new_tokens.size(), " token counts; one of each is needed");
+    for (std::size_t i = 0; i < sequences.size(); ++i) check_begin(sequences, i, new_tokens[i]);
+    step_item* items = nullptr;
+    step s = detail::place_step(idx(sequences.size()), workspace, items);
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      const lengths n = grown(entries_[std::size_t(sequences[i].slot)], new_tokens[i]);
+      items[i] = {sequences[i].slot, new_tokens[i], new_tokens[i], s.kv_rows, s.q_rows, n};
+      s.kv_rows += new_tokens[i];
+      s.q_rows += new_tokens[i];
+    }
+    detail::expects(rope_positions.empty() || idx(rope_positions.size()) == s.kv_rows, "a step of ", s.kv_rows,
+                    " tokens has ", rope_positions.size(), " positions; one of each or none is needed");
+    s.rope_positions = rope_positions.empty() ? nullptr : rope_positions.data();
+    for (int i = 0; i < s.size; ++i) {
+      entry& e = entries_[std::size_t(items[i].sequence)];
+      e.written = larger(e.written, items[i].n.after);
+    }
+    s.serial = ++serial_;
+    idle_ = false;
+    return s;
+  }
+
+  /// Ends the step: lengths grow by `accepted[i]` tokens each, or by all. Every layer must have appended.
+  void commit(const step& s, std::span<const int> accepted = {}) {
+    detail::expects(!idle_ && s.serial == serial_, "step ", s.serial, " is committed; the one begun last is ", serial_,
+                    idle_ ? ", already committed" : "");
+    detail::expects(accepted.empty() || int(accepted.size()) == s.size, "a step of ", s.size, " sequences has ",
+                    accepted.size(), " accepted counts; one of each or none is needed");
+    for (std::size_t i = 0; i < accepted.size(); ++i)
+      detail::expects(accepted[i] >= 0 && accepted[i] <= s.items[i].new_tokens, "sequence ", s.items[i].sequence,
+                      " accepts ", accepted[i], " of ", s.items[i].new_tokens, " tokens");
+    for (int i = 0; i < s.size; ++i) {
+      const step_item& item = s.items[i];
+      entry& e = entries_[std::size_t(item.sequence)];
+      e.length = item.n.before + (accepted.empty() ? item.new_tokens : accepted[std::size_t(i)]);
+      if constexpr (Policy::tail > 0) e.body = item.n.body_after;
+      release_left_of_window(item.sequence);
+    }
+    idle_ = true;
+  }
+
+ private:
+  static constexpr bool tabled = !fixed_layout<typename Policy::layout_type>;
+  static constexpr bool slides = Policy::retention_type::slides;
+
+  struct entry {
+    bool open = false;
+    std::uint32_t generation = 0;
+    idx length = 0;
+    idx body = 0;          // tokens below have left the 16-bit tail
+    idx pages = 0;         // table entries in use or given back, from the first on
+    idx pages_passed = 0;  // of these, those that a window has left
+    idx written = 0;       // tokens ever written beyond which a ring holds nothing older
+  };
+
+  page_id* table() const { return reinterpret_cast<page_id*>(table_.data()); }
+  page_id* row(int slot) const { return table() + slot * plan_.bytes.table_width; }
+  idx first_body_slot() const { return plan_.body_sinks; }
+
+  const entry& find(sequence s) const {
+    detail::expects(s.slot >= 0 && s.slot < shape_.sequences, "sequence ", s.slot, "; the cache has 0 to ",
+                    shape_.sequences - 1);
+    const entry& e = entries_[std::size_t(s.slot)];
+    detail::expects(e.open && e.generation == s.generation, "sequence ", s.slot, " (opened as its ", s.generation,
+                    "th) is closed");
+    return e;
+  }
+  entry& find(sequence s) { return const_cast<entry&>(std::as_const(*this).find(s)); }
+  void check_idle(const char* verb) const {
+    detail::expects(idle_, verb, ": step ", serial_, " is begun and not committed");
+  }
+
+  auto bound() const {
+    if constexpr (tabled)
+      return policy_.layout.bind(table(), plan_.bytes.table_width);
+    else
+      return policy_.layout.bind(plan_.request);
+  }
+  auto sinks(unsigned char* body, unsigned char* exact) const {
+    const interval<part::sinks, typename Policy::retention_type> keep(policy_.retention.width(), Policy::sinks, 0, 0);
+    if constexpr (Policy::exact_sinks > 0)
+      return typename Policy::sinks_segment{
+          {Policy::sinks}, keep, policy_.k_exact(), policy_.v_exact(), plan_.sinks.at(exact)};
+    else
+      return typename Policy::sinks_segment{bound(), keep, policy_.k, policy_.v, plan_.body.at(body)};
+  }
+  auto tail(unsigned char* exact) const {
+    return typename Policy::tail_segment{{plan_.tail_slots},
+                                         {policy_.retention.width(), Policy::sinks, 0, plan_.tail_slots},
+                                         policy_.k_exact(),
+                                         policy_.v_exact(),
+                                         plan_.tail.at(exact)};
+  }
+
+  /// Lengths of a step that appends `tokens`. NOTE: the step's first query still sees a whole tail in 16 bit, and only
+  /// committed tokens leave it.
+  static lengths grown(const entry& e, int tokens) {
+    const idx after = e.length + tokens;
+    if constexpr (Policy::tail == 0) return {e.length, after, e.length, after};
+    const idx outside = larger(e.length + 1 - Policy::tail - Policy::sinks, 0) / Policy::tile * Policy::tile;
+    return {e.length, after, e.body, larger(e.body, Policy::sinks + outside)};
+  }
+
+  /// Table entries that `length` tokens take.
+  idx pages_for(idx length) const { return tabled ? ceil_div(plan_.body_rows(length), plan_.page_rows) : 0; }
+  idx missing_pages(sequence s, idx tokens) const {
+    const entry& e = find(s);
+    detail::expects(tokens >= 0, "sequence ", s.slot, " reserves ", tokens, " tokens");
+    if (!plan_.window_slots)
+      detail::expects(e.length + tokens <= plan_.max_length, "sequence ", s.slot, " has ", e.length,
+                      " tokens and reserves ", tokens, " more; the longest may have ", plan_.max_length);
+    return larger(pages_for(e.length + tokens) - e.pages, 0);
+  }
+  void take_pages(sequence s, idx tokens) {
+    entry& e = entries_[std::size_t(s.slot)];
+    for (const idx end = pages_for(e.length + tokens); e.pages < end; ++e.pages) row(s.slot)[e.pages] = pool_.take();
+  }
+  void give_pages(int slot, idx from) {
+    entry& e = entries_[std::size_t(slot)];
+    while (e.pages > from) {
+      page_id& p = row(slot)[--e.pages];
+      if (p >= 0) pool_.give(p);
+      p = -1;
+    }
+    e.pages_passed = smaller(e.pages_passed, e.pages);
+  }
+  /// Gives back pages that no later query sees.
+  void release_left_of_window(int slot) {
+    if constexpr (slides && tabled) {
+      entry& e = entries_[std::size_t(slot)];
+      const idx first_seen = e.length + 1 - policy_.retention.width() - Policy::sinks;  // among tokens after the sinks
+      const idx first_page = (first_body_slot() + larger(first_seen, 0)) / plan_.page_rows;
+      e.pages_passed = larger(e.pages_passed, ceil_div(first_body_slot(), plan_.page_rows));
+      for (; e.pages_passed < smaller(first_page, e.pages); ++e.pages_passed) {
+        page_id& p = row(slot)[e.pages_passed];
+        pool_.give(p);
+        p = -1;
+      }
+    }
+  }
+
+  void check_window(sequence s, idx length) const {
+    if constexpr (slides) {
+      const entry& e = find(s);
+      const idx first_seen = larger(length + 1 - policy_.retention.width(), Policy::sinks);
+      idx oldest = Policy::sinks;
+      if (plan_.window_slots) oldest = larger(oldest, e.written - plan_.window_slots);
+      if (tabled && e.pages_passed > ceil_div(first_body_slot(), plan_.page_rows))
+        oldest = Policy::sinks + e.pages_passed * plan_.page_rows - first_body_slot();
+      detail::expects(first_seen >= oldest || length <= Policy::sinks, "sequence ", s.slot, " is truncated to ", length,
+                      "; its window would show token ", first_seen, ", and those before ", oldest, " are gone");
+    }
+  }
+  void check_begin(std::span<const sequence> sequences, std::size_t i, int tokens) const {
+    const sequence s = sequences[i];
+    const entry& e = find(s);
+    for (std::size_t j = 0; j < i; ++j)
+      detail::expects(sequences[j].slot != s.slot, "sequence ", s.slot, " is in the step twice");
+    detail::expects(tokens >= 0, "sequence ", s.slot, " appends ", tokens, " tokens");
+    if constexpr (slides || Policy::tail > 0)
+      detail::expects(tokens <= shape_.max_step, "sequence ", s.slot, " appends ", tokens,
+                      " tokens in one step; max_step is ", shape_.max_step, ": see in_chunks");
+    if (!plan_.window_slots)
+      detail::expects(e.length + tokens <= plan_.max_length && pages_for(e.length + tokens) <= e.pages, "sequence ",
+                      s.slot, " has ", e.length, " tokens and appends ", tokens, "; that many are not reserved");
+  }
+
+  Policy policy_;
+  cache_shape shape_;
+  detail::arrangement<Policy> plan_;
+  buffer<Space> data_;   // [layer]{body | sinks | tail}
+  buffer<Space> table_;  // [sequences][table_width]
+  page_pool pool_;
+  std::vector<entry> entries_;
+  std::vector<int> closed_;
+  std::uint64_t serial_ = 0;
+  bool idle_ = true;
+};
+
+/// Splits `tokens` into steps of at most `max_step`: `body(first, count)` for each, in order.
+template <class Body>
+void in_chunks(idx tokens, int max_step, Body&& body) {
+  detail::expects(max_step >= 1, "steps of ", max_step, " tokens; at least 1 is needed");
+  for (idx first = 0; first < tokens; first += max_step) body(first, int(smaller(max_step, tokens - first)));
+}
+
+}  // namespace kvilt::inline v0

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <kvilt/core/error.hpp>
+#include <kvilt/core/executor.hpp>
+#include <kvilt/core/types.hpp>
+
+#include <cstddef>
+#include <span>
+
+namespace kvilt::inline v0 {
+
+/// One sequence's part of a step.
+struct step_item {
+  int sequence = 0;    // its number in the view's tables
+  int new_tokens = 0;  // rows of K and V that it appends
+  int queries = 0;     // rows of Q
+  idx kv_row = 0;      // its first row among the step's K and V rows
+  idx q_row = 0;       // its first row among the step's Q rows
+  lengths n;
+
+  /// The position of query `i`: the step's last queries are its newest tokens.
+  KVILT_HD constexpr idx query_position(int i) const { return n.after - queries + i; }
+};
+
+/// One forward pass of a batch: planned once, used by every layer. Refers to the workspace it was planned in; plain
+/// data, so an engine may make or copy one by hand.
+struct step {
+  const step_item* items = nullptr;  // [size]
+  int size = 0;
+  idx q_rows = 0;  // of all items together
+  idx kv_rows = 0;
+  const idx* rope_positions = nullptr;  // [q_rows], or null: positions in the text
+  unsigned char* scratch = nullptr;     // shared by the verbs, one at a time
+  std::size_t scratch_bytes = 0;
+  std::uint64_t serial = 0;  // of the owner that planned it; 0: an engine's own
+};
+
+/// What an engine that owns its memory says of a batch; the arrays are read when the step is planned.
+struct batch {
+  std::span<const int> sequences;            // rows of the view's tables
+  std::span<const idx> length_before;        // tokens in the cache before the step, of each
+  std::span<const int> new_tokens;           // appended by each; 0 is legal
+  std::span<const int> queries = {};         // query rows of each; empty: as many as new tokens
+  std::span<const idx> rope_positions = {};  // of every query row; empty: positions in the text
+};
+
+/// Bytes of workspace for the host's verbs: steps of up to `sequences` sequences over views whose rows have `k_dim` and
+/// `v_dim` numbers, on `exec`'s workers.
+inline std::size_t workspace_bytes(const host& exec, int sequences, int k_dim, int v_dim);
+
+namespace detail {
+
+/// Rows and tokens that the host's attention works on at a time, per worker, and what that takes.
+struct host_tile {
+  static constexpr int rows = 32;    // query rows: (token, head of the group)
+  static constexpr int tokens = 64;  // keys
+
+  static constexpr std::size_t floats(int k_dim, int v_dim) {
+    const idx k = k_dim, v = v_dim;
+    return std::size_t(rows * (2 * k + v + 2) + tokens * (k + v) + rows * tokens + 2 * (k + v));
+  }
+  static constexpr std::size_t worker_bytes(int k_dim, int v_dim) {
+    return std::size_t(round_up(idx(sizeof(float) * floats(k_dim, v_dim)), 256));
+  }
+};
+
+inline std::size_t item_bytes(idx sequences) {
+  return std::size_t(round_up(sequences * idx(sizeof(step_item)), 256));
+}
+
+/// Lays `items` and scratch out in a workspace.
+inline step place_step(idx sequences, std::span<unsigned char> workspace, step_item*& items) {
+  constexpr std::size_t line = 256;
+  const std::size_t skip = (line - reinterpret_cast<std::uintptr_t>(workspace.data()) % line) % line;
+  const std::size_t need = item_bytes(sequences);
+  expects(workspace.size() >= skip + need, "a workspace of ", workspace.size(), " bytes; a step of ", sequences,
+          " sequences needs more: see workspace_bytes");
+  items = reinterpret_cast<step_item*>(workspace.data() + skip);
+  step s;
+  s.items = items;
+  s.size = int(sequences);
+  s.scratch = workspace.data() + skip + need;
+  s.scratch_bytes = workspace.size() - skip - need;
+  return s;
+}
+
+}  // namespace detail
+
+inline std::size_t workspace_bytes(const host& exec, int sequences, int k_dim, int v_dim) {
+  return 256 + detail::item_bytes(sequences) +
+         std::size_t(exec.workers()) * detail::host_tile::worker_bytes(k_dim, v_dim);
+}
+
+/// Plans a step over an engine's own memory. Without a 16-bit tail; throws `invalid_argument` before anything is
+/// written.
+inline step plan(const host&, const batch& b, std::span<unsigned char> workspace) {
+  const std::size_t size = b.sequences.size();
+  detail::expects(b.length_before.size() == size && b.new_tokens.size() == size, "a batch of ", size, " sequences has ",
+                  b.length_before.size(), " lengths and ", b.new_tokens.size(), " token counts; one of each is needed");
+  detail::expects(b.queries.empty() || b.queries.size() == size, "a batch of ", size, " sequences has ",
+                  b.queries.size(), " query counts; one of each or none is needed");
+  for (std::size_t i = 0; i < size; ++i) {
+    detail::expects(b.sequences[i] >= 0, "sequence ", b.sequences[i], " is negative");
+    detail::expects(b.length_before[i] >= 0 && b.new_tokens[i] >= 0, "sequence ", b.sequences[i], " has length ",
+                    b.length_before[i], " and ", b.new_tokens[i], " new tokens; neither may be negative");
+    detail::expects(b.queries.empty() || b.queries[i] >= 0, "sequence ", b.sequences[i], " has ",
+                    b.queries.empty() ? 0 : b.queries[i], " queries; that may not be negative");
+  }
+  step_item* items = nullptr;
+  step s = detail::place_step(idx(size), workspace, items);
+  for (std::size_t i = 0; i < size; ++i) {
+    const int queries = b.queries.empty() ? b.new_tokens[i] : b.queries[i];
+    const idx before = b.length_before[i], after = before + b.new_tokens[i];
+    items[i] = {b.sequences[i], b.new_tokens[i], queries, s.kv_rows, s.q_rows, {before, after, before, after}};
+    s.kv_rows += b.new_tokens[i];
+    s.q_rows += queries;
+  }
+  detail::expects(b.rope_positions.empty() || idx(b.rope_positions.size()) == s.q_rows, "a step of ", s.q_rows,
+                  " query rows has ", b.rope_positions.size(), " positions; one of each or none is needed");
+  s.rope_positions = b.rope_positions.empty() ? nullptr : b.rope_positions.data();
+  return s;
+}
+
+}  // namespace kvilt::inline v0

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <kvilt/cache/segment.hpp>
+
+namespace kvilt::inline v0 {
+
+/// What the verbs get of a cache: 1 to 3 segments in token order, one softmax over all, and the number of KV heads.
+/// Trivially copyable, owns nothing. All segments hold K in one rotation and V in one rotation, so that Q is rotated
+/// once and the output once.
+template <memory_space Space, kv_segment... Segments>
+class view;
+
+namespace detail {
+
+template <class... Segments>
+struct segment_list {
+  KVILT_EITHER_SIDE
+  template <class Body>
+  KVILT_HD constexpr void each(Body&&) const {}
+};
+// NOTE: a list of its own, since std::get is not callable on the device.
+template <class First, class... Rest>
+struct segment_list<First, Rest...> {
+  First first;
+  segment_list<Rest...> rest;
+
+  constexpr segment_list() = default;
+  KVILT_HD constexpr segment_list(const First& f, const Rest&... r) : first(f), rest(r...) {}
+
+  KVILT_EITHER_SIDE
+  template <class Body>
+  KVILT_HD constexpr void each(Body&& body) const {
+    body(first);
+    rest.each(body);
+  }
+};
+
+}  // namespace detail
+
+template <memory_space Space, kv_segment First, kv_segment... Rest>
+class view<Space, First, Rest...> {
+  static_assert(sizeof...(Rest) < 3, "kvilt: a view has at most 3 segments (sinks, body, tail)");
+  static_assert((std::is_same_v<rotation_of<typename First::k_format>, rotation_of<typename Rest::k_format>> && ...) &&
+                    (std::is_same_v<rotation_of<typename First::v_format>, rotation_of<typename Rest::v_format>> &&
+                     ...),
+                "kvilt: all segments of a view must keep K in one rotation and V in one rotation");
+
+ public:
+  static constexpr memory_space space = Space;
+  static constexpr int segments = 1 + sizeof...(Rest);
+  using k_rotation = rotation_of<typename First::k_format>;
+  using v_rotation = rotation_of<typename First::v_format>;
+
+  constexpr view() = default;
+  constexpr explicit view(int kv_heads, const First& first, const Rest&... rest)
+      : segments_(first, rest...), kv_heads_(kv_heads) {}
+
+  KVILT_HD constexpr int kv_heads() const { return kv_heads_; }
+  KVILT_HD constexpr int k_dim() const { return segments_.first.k.dim(); }
+  KVILT_HD constexpr int v_dim() const { return segments_.first.v.dim(); }
+  KVILT_HD constexpr const First& first() const { return segments_.first; }
+
+  /// `body(segment)` for each segment, oldest tokens first.
+  KVILT_EITHER_SIDE
+  template <class Body>
+  KVILT_HD constexpr void each(Body&& body) const {
+    segments_.each(body);
+  }
+
+ private:
+  detail::segment_list<First, Rest...> segments_;
+  int kv_heads_ = 0;
+};
+
+/// A view over memory of an engine's own: `make_view<memory_space::host>(8, segment...)`.
+template <memory_space Space, kv_segment... Segments>
+constexpr view<Space, Segments...> make_view(int kv_heads, const Segments&... segments) {
+  return view<Space, Segments...>(kv_heads, segments...);
+}
+
+template <class V>
+concept kv_view = std::is_trivially_copyable_v<V> && requires(const V v) {
+  { V::space } -> std::convertible_to<memory_space>;
+  { v.kv_heads() } -> std::same_as<int>;
+  { v.k_dim() } -> std::same_as<int>;
+  { v.v_dim() } -> std::same_as<int>;
+};
+
+/// A view that the verbs of the host may be given.
+template <class V>
+concept host_view = kv_view<V> && V::space == memory_space::host;
+
+}  // namespace kvilt::inline v0

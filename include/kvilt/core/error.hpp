@@ -1,0 +1,65 @@
+#pragma once
+
+#include <kvilt/core/config.hpp>
+
+#include <stdexcept>
+#include <string>
+
+namespace kvilt::inline v0 {
+
+/// Base of everything that the library throws. Thrown before anything is written: the cache is as it was.
+struct error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// An argument is outside what was agreed; the message names the value and what was expected.
+struct invalid_argument : error {
+  using error::error;
+};
+
+/// A pool has too few free pages, or an owner too few free sequences or tokens, for what was asked.
+struct out_of_pages : error {
+  using error::error;
+};
+
+namespace detail {
+
+#if !defined(__cpp_exceptions)
+/// Without exceptions an error ends the program where it happened: nothing is written first.
+template <class Error>
+[[noreturn]] inline void raise(const std::string&) {
+  __builtin_trap();
+}
+#else
+template <class Error>
+[[noreturn]] inline void raise(const std::string& message) {
+  throw Error("kvilt: " + message);
+}
+#endif
+
+inline std::string text(const char* t) {
+  return t;
+}
+inline std::string text(const std::string& t) {
+  return t;
+}
+template <class Number>
+requires requires(Number n) {
+  std::to_string(n);
+}
+std::string text(Number n) {
+  return std::to_string(n);
+}
+
+/// Throws `Error` with the parts joined unless `held` is true.
+template <class Error = invalid_argument, class... Parts>
+inline void expects(bool held, const Parts&... parts) {
+  if (!held) [[unlikely]] {
+    std::string message;
+    ((message += text(parts)), ...);
+    raise<Error>(message);
+  }
+}
+
+}  // namespace detail
+}  // namespace kvilt::inline v0

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <kvilt/core/types.hpp>
+
+namespace kvilt::inline v0 {
+
+/// Runs independent items of work; what a thread pool is to the library. `core/thread_pool.hpp` has one; an engine
+/// gives its own by deriving from this.
+class executor {
+ public:
+  using task = void (*)(void* context, idx item, int worker);
+
+  virtual ~executor() = default;
+  /// How many workers `run` may use: `worker` is in [0, workers()).
+  virtual int workers() const = 0;
+  /// Calls `task(context, i, worker)` once for each i in [0, items), each worker one call at a time; returns when all
+  /// are done. A task does not throw.
+  virtual void run(idx items, task, void* context) = 0;
+};
+
+/// The host backend, where a CUDA stream stands in the device's verbs: on the calling thread, or on a pool.
+class host {
+ public:
+  host() = default;
+  explicit host(executor& pool) : pool_(&pool) {}
+
+  int workers() const { return pool_ ? pool_->workers() : 1; }
+
+  /// `body(item, worker)` for each item.
+  template <class Body>
+  void for_each(idx items, Body&& body) const {
+    if (!pool_ || items < 2) {
+      for (idx i = 0; i < items; ++i) body(i, 0);
+      return;
+    }
+    pool_->run(
+        items, [](void* context, idx i, int worker) { (*static_cast<Body*>(context))(i, worker); },
+        const_cast<void*>(static_cast<const void*>(&body)));
+  }
+
+ private:
+  executor* pool_ = nullptr;
+};
+
+}  // namespace kvilt::inline v0

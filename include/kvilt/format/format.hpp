@@ -1,0 +1,160 @@
+#pragma once
+
+#include <kvilt/core/floats.hpp>
+#include <kvilt/core/types.hpp>
+
+#include <concepts>
+#include <type_traits>
+
+namespace kvilt::inline v0 {
+
+/// Where one record lies: its codes, its params (scales and zeros), and which of the record's rows is meant.
+/// All that a format ever sees of the cache.
+struct row_ref {
+  unsigned char* codes = nullptr;
+  unsigned char* params = nullptr;
+  int row = 0;
+};
+
+/// The rotation of a format that has none.
+struct no_rotation {
+  KVILT_HD static void forward(float*, int) {}
+  KVILT_HD static void inverse(float*, int) {}
+};
+
+/// A format writes a record of `rows` rows of `dim()` numbers as codes and params, and reads it back.
+///
+/// Always:
+///   `int dim() const`                                   numbers in a row, a multiple of 8; static constexpr where
+///   fixed `static constexpr int rows`                         rows of a record: 1 (token format) or a tile's `int
+///   code_bytes() const`, `int param_bytes() const` of one record `void encode(const float* x, row_ref) const` x:
+///   [rows][dim] -> one record; may be static `template <int N> void decode(row_ref, int first, float (&out)[N]) const`
+///                                                       numbers [first, first + N) of the row; N is 8, 16 or 32 and
+///                                                       divides `first`
+/// Optional:
+///   `using rotation`   an orthogonal map with `forward(float*, int dim)` and `inverse`, applied to rows before
+///   `encode`;
+///                      attention applies it to Q once and undoes it in the output once, so it costs nothing per key
+///   `static constexpr const char* name()`
+/// All of it marked KVILT_HD if kernels are to use it.
+template <class F>
+concept kv_format = std::is_trivially_copyable_v<F> && requires(const F f, row_ref r, const float* x, float (&o)[8]) {
+  { f.dim() } -> std::convertible_to<int>;
+  { F::rows } -> std::convertible_to<int>;
+  { f.code_bytes() } -> std::convertible_to<int>;
+  { f.param_bytes() } -> std::convertible_to<int>;
+  f.encode(x, r);
+  f.template decode<8>(r, 0, o);
+};
+
+namespace detail {
+
+/// One readable line for each member that is missing; a class head that only named the concept would say less.
+template <class F>
+consteval bool check_format() {
+  static_assert(std::is_trivially_copyable_v<F>, "kvilt: a format must be trivially copyable: kernels get it by value");
+  static_assert(
+      requires(const F f) {
+        { f.dim() } -> std::convertible_to<int>;
+      },
+      "kvilt: a format needs `int dim() const` (static constexpr where it is fixed)");
+  static_assert(
+      requires {
+        { F::rows } -> std::convertible_to<int>;
+      },
+      "kvilt: a format needs `static constexpr int rows`, the tokens of one record (1 for a token format)");
+  static_assert(
+      requires(const F f) {
+        { f.code_bytes() } -> std::convertible_to<int>;
+        { f.param_bytes() } -> std::convertible_to<int>;
+      },
+      "kvilt: a format needs `int code_bytes() const` and `int param_bytes() const`, of one record");
+  static_assert(
+      requires(const F f, const float* x, row_ref r) { f.encode(x, r); },
+      "kvilt: a format needs `void encode(const float* rows, row_ref) const`");
+  static_assert(
+      requires(const F f, row_ref r, float(&o)[8]) { f.template decode<8>(r, 0, o); },
+      "kvilt: a format needs `template <int N> void decode(row_ref, int first, float (&out)[N]) const`");
+  return true;
+}
+
+template <class F>
+struct rotation_of_ {
+  using type = no_rotation;
+};
+template <class F>
+requires requires {
+  typename F::rotation;
+}
+struct rotation_of_<F> {
+  using type = typename F::rotation;
+};
+
+}  // namespace detail
+
+/// The rotation in which a format keeps its rows.
+template <class F>
+using rotation_of = typename detail::rotation_of_<F>::type;
+
+template <class F>
+constexpr const char* name_of(const F&) {
+  if constexpr (requires { F::name(); })
+    return F::name();
+  else
+    return "user";
+}
+
+/// One whole row as floats: out [dim].
+template <kv_format F>
+KVILT_HD void decode_row(const F& f, row_ref r, float* out) {
+  const int dim = f.dim();
+  if (dim % 32 == 0) {
+    for (int i = 0; i < dim; i += 32) f.template decode<32>(r, i, *reinterpret_cast<float(*)[32]>(out + i));
+  } else {
+    for (int i = 0; i < dim; i += 8) f.template decode<8>(r, i, *reinterpret_cast<float(*)[8]>(out + i));
+  }
+}
+
+namespace detail {
+
+template <class T>
+KVILT_HD T read(const unsigned char* from) {
+  T value;
+  __builtin_memcpy(&value, from, sizeof(T));
+  return value;
+}
+template <class T>
+KVILT_HD void write(unsigned char* to, T value) {
+  __builtin_memcpy(to, &value, sizeof(T));
+}
+
+/// Division that stays exact under -use_fast_math.
+KVILT_HD inline float divide(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fdiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+
+/// The scale of a row as stored: fp16, never 0, never infinite, and large enough that `range / scale` exceeds the last
+/// code by less than half a code. NaN stays NaN. NOTE: multiplied, not divided, by a constant: the same bits
+/// everywhere.
+KVILT_HD constexpr std::uint16_t stored_scale(float range, float last_code) {
+  const float scale = range * (1.0f / last_code);
+  if (is_nan(range)) return 0x7fff;
+  if (magnitude_bits(scale) >= 0x477fe000u) return 0x7bff;
+  std::uint16_t h = to_fp16(scale);
+  if (h == 0) h = 1;
+  if (from_fp16(h) * (last_code + 0.5f) < range && h < 0x7bff) ++h;
+  return h;
+}
+
+/// Nearest code, half to even, clamped to [low, high]; NaN gives low.
+KVILT_HD inline int nearest_code(float x, int low, int high) {
+  const float r = __builtin_rintf(x);
+  return r >= float(low) ? (r <= float(high) ? int(r) : high) : low;
+}
+
+}  // namespace detail
+}  // namespace kvilt::inline v0

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <kvilt/format/format.hpp>
+
+namespace kvilt::inline v0 {
+
+/// Numbers that share a scale: the whole row.
+inline constexpr int whole_row = 0;
+
+/// INT8, symmetric: code = round(x / s) + 128 in one byte, s = max|x| / 127 in fp16, one per token and KV head, or one
+/// per `Group` numbers of the row. |x - decoded| <= s / 2. The scale is rounded before codes are made, never 0, and
+/// NaN where the row holds a NaN.
+template <int D = dynamic, int Group = whole_row>
+struct q8 : extent<D> {
+  using extent<D>::extent;
+  static_assert(Group == whole_row || Group % 32 == 0, "kvilt: q8's groups are a multiple of 32 numbers");
+  static_assert(D == dynamic || Group == whole_row || D % (Group ? Group : 1) == 0,
+                "kvilt: q8's groups divide the row");
+  static constexpr int rows = 1;
+  static constexpr const char* name() { return Group == whole_row ? "int8" : Group == 32 ? "int8_g32" : "int8_g"; }
+
+  KVILT_HD constexpr int dim() const { return this->get(); }
+  KVILT_HD constexpr int group() const { return Group == whole_row ? dim() : Group; }
+  KVILT_HD constexpr int code_bytes() const { return dim(); }
+  KVILT_HD constexpr int param_bytes() const { return 2 * (dim() / group()); }
+
+  KVILT_HD void encode(const float* x, row_ref r) const {
+    KVILT_FENCE();
+    for (int g = 0; g * group() < dim(); ++g) {
+      const int first = g * group();
+      std::uint32_t largest = 0;  // NaN is larger than every number
+      for (int i = first; i < first + group(); ++i)
+        largest = magnitude_bits(x[i]) > largest ? magnitude_bits(x[i]) : largest;
+      const std::uint16_t scale = detail::stored_scale(float_of(largest), 127.0f);
+      const float inverse = detail::divide(1.0f, from_fp16(scale));
+      detail::write(r.params + 2 * g, scale);
+      for (int i = first; i < first + group(); ++i)
+        r.codes[i] = static_cast<unsigned char>(detail::nearest_code(x[i] * inverse, -127, 127) + 128);
+    }
+  }
+  template <int N>
+  KVILT_HD void decode(row_ref r, int first, float (&out)[N]) const {
+    const float scale =
+        from_fp16(detail::read<std::uint16_t>(r.params + 2 * (Group == whole_row ? 0 : first / group())));
+    for (int i = 0; i < N; ++i) out[i] = scale * float(int(r.codes[first + i]) - 128);
+  }
+};
+
+/// INT4, asymmetric: code = round((x - z) / s) in [0, 15], two to a byte, the even dim in the low nibble; s and z in
+/// fp16, one pair per token and KV head, or per `Group` numbers. z is the smallest x rounded down, so a row far from
+/// zero still spans its codes.
+template <int D = dynamic, int Group = whole_row>
+struct q4 : extent<D> {
+  using extent<D>::extent;
+  static_assert(Group == whole_row || Group % 32 == 0, "kvilt: q4's groups are a multiple of 32 numbers");
+  static_assert(D == dynamic || Group == whole_row || D % (Group ? Group : 1) == 0,
+                "kvilt: q4's groups divide the row");
+  static constexpr int rows = 1;
+  static constexpr const char* name() { return Group == whole_row ? "int4" : Group == 32 ? "int4_g32" : "int4_g"; }
+
+  KVILT_HD constexpr int dim() const { return this->get(); }
+  KVILT_HD constexpr int group() const { return Group == whole_row ? dim() : Group; }
+  KVILT_HD constexpr int code_bytes() const { return dim() / 2; }
+  KVILT_HD constexpr int param_bytes() const { return 4 * (dim() / group()); }  // {scale, zero} of each group
+
+  KVILT_HD void encode(const float* x, row_ref r) const {
+    KVILT_FENCE();
+    for (int g = 0; g * group() < dim(); ++g)
+      encode_group(x + g * group(), r.codes + g * group() / 2, r.params + 4 * g);
+  }
+  template <int N>
+  KVILT_HD void decode(row_ref r, int first, float (&out)[N]) const {
+    const unsigned char* params = r.params + 4 * (Group == whole_row ? 0 : first / group());
+    const float scale = from_fp16(detail::read<std::uint16_t>(params));
+    const float zero = from_fp16(detail::read<std::uint16_t>(params + 2));
+    for (int i = 0; i < N / 2; ++i) {
+      const int pair = r.codes[first / 2 + i];
+      out[2 * i] = scale * float(pair & 15) + zero;
+      out[2 * i + 1] = scale * float(pair >> 4) + zero;
+    }
+  }
+
+ private:
+  KVILT_HD static constexpr std::uint16_t rounded_down(float x) {
+    const std::uint16_t h = to_fp16_saturating(x);
+    const std::uint16_t below = h & 0x8000u ? std::uint16_t(h + 1) : h ? std::uint16_t(h - 1) : std::uint16_t(0x8001);
+    return from_fp16(h) > x && (below & 0x7fffu) < 0x7c00u ? below : h;
+  }
+  KVILT_HD void encode_group(const float* x, unsigned char* codes, unsigned char* params) const {
+    float low = x[0], high = x[0];
+    bool nan = false;
+    for (int i = 0; i < group(); ++i) {
+      low = x[i] < low ? x[i] : low;
+      high = x[i] > high ? x[i] : high;
+      nan |= is_nan(x[i]);
+    }
+    const std::uint16_t zero = nan ? std::uint16_t(0x7fff) : rounded_down(clamped(low));
+    const float z = from_fp16(zero);
+    const std::uint16_t scale = detail::stored_scale(nan ? z : clamped(high) - z, 15.0f);
+    const float inverse = detail::divide(1.0f, from_fp16(scale));
+    detail::write(params, scale);
+    detail::write(params + 2, zero);
+    for (int i = 0; i < group() / 2; ++i) {
+      const int even = detail::nearest_code((clamped(x[2 * i]) - z) * inverse, 0, 15);
+      const int odd = detail::nearest_code((clamped(x[2 * i + 1]) - z) * inverse, 0, 15);
+      codes[i] = static_cast<unsigned char>(even | odd << 4);
+    }
+  }
+  /// Beyond what fp16 zeros and scales can say, numbers saturate.
+  KVILT_HD static constexpr float clamped(float x) { return x > 982560.0f ? 982560.0f : x < -65504.0f ? -65504.0f : x; }
+};
+
+static_assert(kv_format<q8<128>> && kv_format<q8<>> && kv_format<q8<128, 32>>);
+static_assert(kv_format<q4<128>> && kv_format<q4<>> && kv_format<q4<128, 32>>);
+
+}  // namespace kvilt::inline v0

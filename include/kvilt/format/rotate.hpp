@@ -1,0 +1,41 @@
+#pragma once
+
+#include <kvilt/core/math.hpp>
+#include <kvilt/format/format.hpp>
+
+namespace kvilt::inline v0 {
+
+/// The orthonormal Walsh-Hadamard transform of a row, block-diagonal where `dim` is no power of two: blocks of the
+/// largest power of two that divides it. Its own inverse. Spreads an outlier of K over the row, which is worth about
+/// one bit of a narrow format (S. Ashkboos et al., "QuaRot", 2024).
+struct hadamard {
+  KVILT_HD static void forward(float* x, int dim) {
+    const int block = power_of_two_divisor(dim);
+    for (int half = 1; half < block; half *= 2)
+      for (int first = 0; first < dim; first += 2 * half)
+        for (int i = first; i < first + half; ++i) {
+          const float a = x[i], b = x[i + half];
+          x[i] = a + b;
+          x[i + half] = a - b;
+        }
+    const float norm = inverse_root(block);
+    for (int i = 0; i < dim; ++i) x[i] *= norm;
+  }
+  KVILT_HD static void inverse(float* x, int dim) { forward(x, dim); }
+
+ private:
+  KVILT_HD static constexpr float inverse_root(int block) {
+    float norm = 1;
+    for (; block >= 4; block /= 4) norm *= 0.5f;
+    return block == 2 ? norm * 0.70710678118654752f : norm;
+  }
+};
+
+/// Format `F` of rotated rows.
+template <kv_format F, class Rotation = hadamard>
+struct rotated : F {
+  using F::F;
+  using rotation = Rotation;
+};
+
+}  // namespace kvilt::inline v0

@@ -1,0 +1,20 @@
+#pragma once
+
+/// \file
+/// Everything that needs C++20 and nothing else. Threads are opt-in: `kvilt/core/thread_pool.hpp`.
+
+#include <kvilt/attention/attend.hpp>
+#include <kvilt/attention/state.hpp>
+#include <kvilt/attention/variant.hpp>
+#include <kvilt/cache/append.hpp>
+#include <kvilt/cache/budget.hpp>
+#include <kvilt/cache/cache.hpp>
+#include <kvilt/cache/policy.hpp>
+#include <kvilt/core/version.hpp>
+#include <kvilt/format/floating.hpp>
+#include <kvilt/format/fp8.hpp>
+#include <kvilt/format/integer.hpp>
+#include <kvilt/format/rotate.hpp>
+#include <kvilt/layout/contiguous.hpp>
+#include <kvilt/layout/paged.hpp>
+#include <kvilt/position/rope.hpp>
