@@ -73,14 +73,19 @@ struct q4 : extent<D> {
     const unsigned char* params = r.params + 4 * (Group == whole_row ? 0 : first / group());
     const float scale = from_fp16(detail::read<std::uint16_t>(params));
     const float zero = from_fp16(detail::read<std::uint16_t>(params + 2));
-    for (int i = 0; i < N / 2; ++i) {
-      const int pair = r.codes[first / 2 + i];
-      out[2 * i] = scale * float(pair & 15) + zero;
-      out[2 * i + 1] = scale * float(pair >> 4) + zero;
-    }
+    unsigned char codes[N];
+    for (int i = 0; i < N; i += 8) detail::write(codes + i, spread(detail::read<std::uint32_t>(r.codes + (first + i) / 2)));
+    for (int i = 0; i < N; ++i) out[i] = scale * float(int(codes[i])) + zero;
   }
 
  private:
+  /// Eight nibbles as eight bytes, the lowest first.
+  KVILT_HD static constexpr std::uint64_t spread(std::uint32_t nibbles) {
+    std::uint64_t x = nibbles;
+    x = (x | x << 16) & 0x0000ffff0000ffffu;
+    x = (x | x << 8) & 0x00ff00ff00ff00ffu;
+    return (x | x << 4) & 0x0f0f0f0f0f0f0f0fu;
+  }
   KVILT_HD static constexpr std::uint16_t rounded_down(float x) {
     const std::uint16_t h = to_fp16_saturating(x);
     const std::uint16_t below = h & 0x8000u ? std::uint16_t(h + 1) : h ? std::uint16_t(h - 1) : std::uint16_t(0x8001);
