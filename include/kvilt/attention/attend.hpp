@@ -20,8 +20,10 @@ struct cache_positions {
 
 /// Attention over a cache, as a functor: softmax(scale q K^T, changed and masked by the variant) V over every segment
 /// of the view. Any number of queries a sequence: decode, chunks and prefill are one call.
-template <attention_variant Variant = causal, class Positions = text_positions>
+template <class Variant = causal, class Positions = text_positions>
 class attention {
+  static_assert(detail::check_variant<Variant>());
+
  public:
   /// `scale` 0 stands for 1 / sqrt(k_dim).
   constexpr explicit attention(Variant variant = {}, float scale = 0, Positions positions = {})
@@ -63,7 +65,17 @@ class attention {
     detail::expects(s.q_rows == 0 || (q.data != nullptr && out.data != nullptr), "Q or the output of ", s.q_rows,
                     " rows is null");
     detail::check_scratch(exec, s, view.k_dim(), view.v_dim());
+    view.each([&](const auto& seg) { check_window(seg.retention, s); });
     detail::check_reachable(view, s);
+  }
+  /// The rows that a window keeps are those of the step's new tokens: a query before them would see too few.
+  template <class Retention>
+  static void check_window(const Retention&, const step& s) {
+    if constexpr (requires { Retention::slides; })
+      for (int i = 0; Retention::slides && i < s.size; ++i)
+        detail::expects(s.items[i].queries <= s.items[i].new_tokens, "sequence ", s.items[i].sequence, " has ",
+                        s.items[i].queries, " queries and ", s.items[i].new_tokens,
+                        " new tokens; over a window no query may be older than these");
   }
 
   Variant variant_;

@@ -130,7 +130,7 @@ class host_block {
       const idx to_row = item_.q_row + query_of(r);
       const int to_head = head_ * group_ + member_of(r);
       float* row = out_ + r * v_dim_;
-      const bool empty = max_[r] == -__builtin_huge_valf();
+      const bool empty = sum_[r] == 0;  // NOTE: not the maximum: that of NaNs alone is -infinity too
       const float inverse = empty ? 0.0f : 1 / sum_[r];
       for (int d = 0; d < v_dim_; ++d) row[d] *= inverse;
       View::v_rotation::inverse(row, v_dim_);

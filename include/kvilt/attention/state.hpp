@@ -16,8 +16,9 @@ struct merge_weights {
   float lse = -__builtin_huge_valf();
 
   static merge_weights of(float lse_a, float lse_b) {
+    constexpr float empty = -__builtin_huge_valf();
+    if (lse_a == empty && lse_b == empty) return {};
     const float high = lse_a > lse_b ? lse_a : lse_b;
-    if (high == -__builtin_huge_valf()) return {};
     const float ea = std::exp(lse_a - high), eb = std::exp(lse_b - high), sum = ea + eb;
     return {ea / sum, eb / sum, high + std::log(sum)};
   }

@@ -55,11 +55,6 @@ void load_row(const T* from, int dim, float* to) {
 inline float* worker_scratch(const step& s, int worker, int k_dim, int v_dim) {
   return reinterpret_cast<float*>(s.scratch + std::size_t(worker) * host_tile::worker_bytes(k_dim, v_dim));
 }
-inline void check_scratch(const host& exec, const step& s, int k_dim, int v_dim) {
-  const std::size_t need = std::size_t(exec.workers()) * host_tile::worker_bytes(k_dim, v_dim);
-  expects(s.scratch_bytes >= need, "the step's workspace leaves ", s.scratch_bytes, " bytes for ", exec.workers(),
-          " workers and rows of ", k_dim, " and ", v_dim, " numbers; ", need, " are needed: see workspace_bytes");
-}
 
 template <class View, class K, class V>
 void check_append(const host& exec, const View& view, const step& s, rows<const K> k, rows<const V> v) {
@@ -80,6 +75,8 @@ inline void check_rope(const rope& turn, int k_dim) {
 template <class Q>
 void rotate_queries(const host& exec, const step& s, rows<Q> q, int k_dim, const rope& turn) {
   detail::check_rope(turn, k_dim);
+  detail::check_scratch(exec, s, k_dim, 0);
+  detail::expects(s.q_rows == 0 || q.data != nullptr, "Q of ", s.q_rows, " rows is null");
   exec.for_each(s.size, [&](idx i, int worker) {
     const step_item& item = s.items[i];
     float* row = detail::worker_scratch(s, worker, k_dim, 0);

@@ -131,9 +131,10 @@ struct arrangement {
   }
 
   /// Slots of the body that a sequence of `length` tokens needs. NOTE: a token reaches the body when it leaves the
-  /// tail.
+  /// tail; sinks in the body's formats never were in it.
   static idx body_rows(idx length) {
-    return larger(length - Policy::exact_sinks - (Policy::tail ? Policy::tail - 1 : 0), 0);
+    const idx at_once = Policy::exact_sinks ? 0 : smaller(length, Policy::sinks);
+    return larger(length - Policy::exact_sinks - (Policy::tail ? Policy::tail - 1 : 0), at_once);
   }
 
   idx layer_bytes() const { return body.layer_bytes() + sinks.layer_bytes() + tail.layer_bytes(); }
@@ -142,6 +143,12 @@ struct arrangement {
   template <class F>
   static double row_bytes(const F& f) {
     return double(round_up(f.code_bytes(), 16) + f.param_bytes()) / F::rows;
+  }
+  template <class F>
+  static void check_groups(const char* which, const F& f) {
+    if constexpr (requires { f.group(); })
+      expects(f.dim() % f.group() == 0, which, " rows have ", f.dim(), " numbers; whole groups of ", f.group(),
+              " are needed");
   }
   static void check(const Policy& p, const cache_shape& s) {
     expects(s.layers >= 1, "layers is ", s.layers, "; at least 1 is needed");
@@ -156,6 +163,8 @@ struct arrangement {
             " numbers; a positive multiple of 8 is needed");
     expects(p.v.dim() >= 8 && p.v.dim() % 8 == 0, "V rows have ", p.v.dim(),
             " numbers; a positive multiple of 8 is needed");
+    check_groups("K", p.k);
+    check_groups("V", p.v);
     if constexpr (Policy::retention_type::slides)
       expects(p.retention.width() >= 1, "a window of ", p.retention.width(), " tokens; at least 1 is needed");
   }

@@ -46,7 +46,7 @@ class cache {
     const int slot = closed_.back();
     closed_.pop_back();
     entry& e = entries_[std::size_t(slot)];
-    e = {true, e.generation + 1, 0, Policy::tail ? Policy::sinks : 0, 0, 0, 0};
+    e = {true, e.generation + 1, 0, Policy::tail ? Policy::sinks : 0, 0, 0, 0, 0};
     return {slot, e.generation};
   }
 
@@ -88,7 +88,10 @@ class cache {
                     s.slot, " is truncated to ", length, ", inside a tile of ", Policy::tile);
     e.length = length;
     if constexpr (Policy::tail > 0) e.body = larger(smaller(e.body, length), Policy::sinks);
-    give_pages(s.slot, pages_for(length));
+    if (length <= Policy::sinks) e.written = length, e.lost = 0;
+    // NOTE: what has left the tail stays in the body, also where a sequence of this length would have it in its tail.
+    const idx flushed = e.body > Policy::sinks ? e.body - Policy::exact_sinks : 0;
+    give_pages(s.slot, larger(pages_for(length), pages_of_rows(flushed)));
   }
 
   /// What the verbs get of one layer.
@@ -119,7 +122,7 @@ class cache {
 
   /// Plans a step in which sequence `sequences[i]` appends `new_tokens[i]` tokens (0 is legal). Room must be reserved.
   /// `rope_positions`: one of each new token, or empty for positions in the text.
-  step begin(const host&, std::span<const sequence> sequences, std::span<const int> new_tokens,
+  step begin(const host& exec, std::span<const sequence> sequences, std::span<const int> new_tokens,
              std::span<unsigned char> workspace, std::span<const idx> rope_positions = {}) {
     check_idle("begin");
     detail::expects(new_tokens.size() == sequences.size(), "a step of ", sequences.size(), " sequences has ",
@@ -127,6 +130,7 @@ class cache {
     for (std::size_t i = 0; i < sequences.size(); ++i) check_begin(sequences, i, new_tokens[i]);
     step_item* items = nullptr;
     step s = detail::place_step(idx(sequences.size()), workspace, items);
+    detail::check_scratch(exec, s, policy_.k.dim(), policy_.v.dim());
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const lengths n = grown(entries_[std::size_t(sequences[i].slot)], new_tokens[i]);
       items[i] = {sequences[i].slot, new_tokens[i], new_tokens[i], s.kv_rows, s.q_rows, n};
@@ -159,6 +163,10 @@ class cache {
       entry& e = entries_[std::size_t(item.sequence)];
       e.length = item.n.before + (accepted.empty() ? item.new_tokens : accepted[std::size_t(i)]);
       if constexpr (Policy::tail > 0) e.body = item.n.body_after;
+      if constexpr (Policy::tail > 0 && slides) {
+        const idx hidden = smaller(item.n.before + 1 - policy_.retention.width(), item.n.body_after);
+        if (item.n.body_before < hidden) e.lost = larger(e.lost, hidden);
+      }
       release_left_of_window(item.sequence);
     }
     idle_ = true;
@@ -176,6 +184,7 @@ class cache {
     idx pages = 0;         // table entries in use or given back, from the first on
     idx pages_passed = 0;  // of these, those that a window has left
     idx written = 0;       // tokens ever written beyond which a ring holds nothing older
+    idx lost = 0;          // tokens below may have left the tail when no window showed them, and are nowhere
   };
 
   page_id* table() const { return reinterpret_cast<page_id*>(table_.data()); }
@@ -227,16 +236,18 @@ class cache {
   }
 
   /// Table entries that `length` tokens take.
-  idx pages_for(idx length) const { return tabled ? ceil_div(plan_.body_rows(length), plan_.page_rows) : 0; }
+  idx pages_for(idx length) const { return pages_of_rows(plan_.body_rows(length)); }
+  idx pages_of_rows(idx rows) const { return tabled && rows > 0 ? ceil_div(rows, plan_.page_rows) : 0; }
   idx missing_pages(sequence s, idx tokens) const {
     const entry& e = find(s);
     detail::expects(tokens >= 0, "sequence ", s.slot, " reserves ", tokens, " tokens");
-    if (!plan_.window_slots)
-      detail::expects(e.length + tokens <= plan_.max_length, "sequence ", s.slot, " has ", e.length,
-                      " tokens and reserves ", tokens, " more; the longest may have ", plan_.max_length);
+    if (plan_.window_slots) return 0;
+    detail::expects(tokens <= plan_.max_length - e.length, "sequence ", s.slot, " has ", e.length,
+                    " tokens and reserves ", tokens, " more; the longest may have ", plan_.max_length);
     return larger(pages_for(e.length + tokens) - e.pages, 0);
   }
   void take_pages(sequence s, idx tokens) {
+    if (plan_.window_slots) return;
     entry& e = entries_[std::size_t(s.slot)];
     for (const idx end = pages_for(e.length + tokens); e.pages < end; ++e.pages) row(s.slot)[e.pages] = pool_.take();
   }
@@ -268,10 +279,10 @@ class cache {
     if constexpr (slides) {
       const entry& e = find(s);
       const idx first_seen = larger(length + 1 - policy_.retention.width(), Policy::sinks);
-      idx oldest = Policy::sinks;
+      idx oldest = larger(Policy::sinks, e.lost);
       if (plan_.window_slots) oldest = larger(oldest, e.written - plan_.window_slots);
       if (tabled && e.pages_passed > ceil_div(first_body_slot(), plan_.page_rows))
-        oldest = Policy::sinks + e.pages_passed * plan_.page_rows - first_body_slot();
+        oldest = larger(oldest, Policy::sinks + e.pages_passed * plan_.page_rows - first_body_slot());
       detail::expects(first_seen >= oldest || length <= Policy::sinks, "sequence ", s.slot, " is truncated to ", length,
                       "; its window would show token ", first_seen, ", and those before ", oldest, " are gone");
     }

@@ -78,6 +78,7 @@ template <part Part, class Rule>
 class interval {
  public:
   static constexpr bool ordered = true;
+  static constexpr bool slides = Rule::slides && Part != part::sinks;
 
   constexpr interval() = default;
   /// `sinks`: tokens that belong to the sinks' part. `first_slot`: the slot of the part's first token. `capacity`:
@@ -99,7 +100,7 @@ class interval {
     return position >= r.first && position < r.last ? slot_of(position) : -1;
   }
   KVILT_HD constexpr bool sees(idx q_position, idx k_position) const {
-    if constexpr (Rule::slides && Part != part::sinks)
+    if constexpr (slides)
       return k_position > q_position - width_;
     else
       return true;

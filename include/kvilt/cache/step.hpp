@@ -2,6 +2,7 @@
 
 #include <kvilt/core/error.hpp>
 #include <kvilt/core/executor.hpp>
+#include <kvilt/core/math.hpp>
 #include <kvilt/core/types.hpp>
 
 #include <cstddef>
@@ -41,7 +42,7 @@ struct batch {
   std::span<const idx> length_before;        // tokens in the cache before the step, of each
   std::span<const int> new_tokens;           // appended by each; 0 is legal
   std::span<const int> queries = {};         // query rows of each; empty: as many as new tokens
-  std::span<const idx> rope_positions = {};  // of every query row; empty: positions in the text
+  std::span<const idx> rope_positions = {};  // of every new token, as many as queries; empty: positions in the text
 };
 
 /// Bytes of workspace for the host's verbs: steps of up to `sequences` sequences over views whose rows have `k_dim` and
@@ -66,6 +67,12 @@ struct host_tile {
 
 inline std::size_t item_bytes(idx sequences) {
   return std::size_t(round_up(sequences * idx(sizeof(step_item)), 256));
+}
+
+inline void check_scratch(const host& exec, const step& s, int k_dim, int v_dim) {
+  const std::size_t need = std::size_t(exec.workers()) * host_tile::worker_bytes(k_dim, v_dim);
+  expects(s.scratch_bytes >= need, "the step's workspace leaves ", s.scratch_bytes, " bytes for ", exec.workers(),
+          " workers and rows of ", k_dim, " and ", v_dim, " numbers; ", need, " are needed: see workspace_bytes");
 }
 
 /// Lays `items` and scratch out in a workspace.
@@ -105,6 +112,9 @@ inline step plan(const host&, const batch& b, std::span<unsigned char> workspace
                     b.length_before[i], " and ", b.new_tokens[i], " new tokens; neither may be negative");
     detail::expects(b.queries.empty() || b.queries[i] >= 0, "sequence ", b.sequences[i], " has ",
                     b.queries.empty() ? 0 : b.queries[i], " queries; that may not be negative");
+    detail::expects(b.rope_positions.empty() || b.queries.empty() || b.queries[i] == b.new_tokens[i], "sequence ",
+                    b.sequences[i], " has positions for RoPE, ", b.new_tokens[i], " new tokens and ",
+                    b.queries.empty() ? 0 : b.queries[i], " queries; as many queries as tokens are needed");
   }
   step_item* items = nullptr;
   step s = detail::place_step(idx(size), workspace, items);

@@ -2,6 +2,8 @@
 
 #include <kvilt/core/types.hpp>
 
+#include <type_traits>
+
 namespace kvilt::inline v0 {
 
 /// Runs independent items of work; what a thread pool is to the library. `core/thread_pool.hpp` has one; an engine
@@ -33,8 +35,9 @@ class host {
       for (idx i = 0; i < items; ++i) body(i, 0);
       return;
     }
+    using body_type = std::remove_reference_t<Body>;
     pool_->run(
-        items, [](void* context, idx i, int worker) { (*static_cast<Body*>(context))(i, worker); },
+        items, [](void* context, idx i, int worker) { (*static_cast<body_type*>(context))(i, worker); },
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 

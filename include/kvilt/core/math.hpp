@@ -40,7 +40,7 @@ class fast_divisor {
     return ((a >> 32) * b + (low >> 32)) >> 32;
   }
 
-  int d_ = 1;
+  int d_ = 0;
   std::uint64_t magic_ = 0;
 };
 

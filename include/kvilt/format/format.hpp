@@ -145,7 +145,7 @@ KVILT_HD constexpr std::uint16_t stored_scale(float range, float last_code) {
   if (is_nan(range)) return 0x7fff;
   if (magnitude_bits(scale) >= 0x477fe000u) return 0x7bff;
   std::uint16_t h = to_fp16(scale);
-  if (h == 0) h = 1;
+  if ((h & 0x7fffu) == 0) h = 1;
   if (from_fp16(h) * (last_code + 0.5f) < range && h < 0x7bff) ++h;
   return h;
 }

@@ -87,6 +87,7 @@ struct q4 : extent<D> {
     return (x | x << 4) & 0x0f0f0f0f0f0f0f0fu;
   }
   KVILT_HD static constexpr std::uint16_t rounded_down(float x) {
+    if (magnitude_bits(x) < 0x00800000u) return 0;  // fp32 subnormals: the same whether they are flushed or not
     const std::uint16_t h = to_fp16_saturating(x);
     const std::uint16_t below = h & 0x8000u ? std::uint16_t(h + 1) : h ? std::uint16_t(h - 1) : std::uint16_t(0x8001);
     return from_fp16(h) > x && (below & 0x7fffu) < 0x7c00u ? below : h;

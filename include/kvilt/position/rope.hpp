@@ -60,7 +60,7 @@ struct rope {
 class rope_table {
  public:
   /// theta_i = base^(-2i / dims) / factor_i radians per token, i < dims / 2; `factors` empty: 1 (Llama 3's GGUF files
-  /// carry them as `rope_freqs.weight`). Throws `invalid_argument` where dims is odd or base not above 0.
+  /// carry them as `rope_freqs.weight`). Throws `invalid_argument` where dims is odd, base or a factor not above 0.
   rope_table(int dims, double base, rope_pairs pairs, std::span<const float> factors = {})
       : dims_(dims), pairs_(pairs) {
     detail::expects(dims >= 0 && dims % 2 == 0, "RoPE over ", dims, " numbers; an even count is needed");
@@ -70,8 +70,9 @@ class rope_table {
     constexpr double two_pi = 6.283185307179586476925;
     for (int i = 0; i < dims / 2; ++i) {
       const double factor = factors.empty() ? 1.0 : double(factors[std::size_t(i)]);
+      detail::expects(factor > 0, "RoPE's factor ", i, " is ", factor, "; a positive one is needed");
       const double turns = std::pow(base, -2.0 * i / dims) / factor / two_pi;
-      turns_.push_back(static_cast<std::uint64_t>(std::ldexp(turns, 64)));
+      turns_.push_back(static_cast<std::uint64_t>(std::ldexp(turns - std::floor(turns), 64)));
     }
   }
 

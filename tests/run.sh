@@ -1,0 +1,162 @@
+#!/usr/bin/env bash
+# Builds and runs every test, on Debian 12 or newer and Ubuntu 24.04 or newer; installs the packages that are missing.
+#   bash tests/run.sh            g++, clang++, ASan + UBSan, TSan, and the protections switched off one by one
+#   bash tests/run.sh --quick    g++ alone
+# Builds below build-tests/; a second run builds only what changed. KVILT_JOBS sets how many jobs run at once.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+quick=
+case ${1:-} in
+  "") ;;
+  --quick) quick=1 ;;
+  *)
+    echo "usage: bash tests/run.sh [--quick], not: $*" >&2
+    exit 2
+    ;;
+esac
+
+jobs=${KVILT_JOBS:-$(nproc)}
+export KVILT_BUILD_ROOT=$PWD/build-tests
+logs=$KVILT_BUILD_ROOT/logs
+mkdir -p "$logs"
+
+install_packages() {
+  local wanted=(g++ cmake ninja-build catch2 pkg-config libopenblas-dev libcli11-dev nlohmann-json3-dev libpcre2-dev
+    libboost-dev gnuplot-nox)
+  if [[ ! $quick ]]; then wanted+=(clang patch); fi
+  if compgen -G 'bench/*/*_bench.c*' >/dev/null; then wanted+=(libbenchmark-dev); fi
+  local missing=() package
+  for package in "${wanted[@]}"; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q ' installed$' || missing+=("$package")
+  done
+  if ((${#missing[@]} == 0)); then return; fi
+
+  echo "== Installing ${missing[*]}"
+  local sudo=()
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || {
+      echo "these packages are missing, and neither root nor sudo is here to install them: ${missing[*]}" >&2
+      exit 1
+    }
+    sudo=(sudo)
+  fi
+  "${sudo[@]}" apt-get -q update >"$logs/apt" || { cat "$logs/apt"; exit 1; }
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "${missing[@]}" \
+    >>"$logs/apt" || { cat "$logs/apt"; exit 1; }
+}
+
+summary=()  # a line for each stage
+skipped=()  # a line for each thing left out
+failures=() # what ctest would list at its end
+total=0
+skip() { skipped+=("$*"); }
+
+# finish <stage> <passed> <of> <seconds>
+finish() {
+  summary+=("$(printf '%-20s %4d of %d passed, %d s' "$1" "$2" "$3" "$4")")
+  total=$((total + $3))
+}
+
+# stage <name> <folder> <cmake options…>: configure, build, ctest; goes on after failures.
+stage() {
+  local name=$1 dir=$KVILT_BUILD_ROOT/$2 log=$logs/$2 started=$SECONDS count failed
+  shift 2
+  echo
+  echo "== $name"
+  if ! cmake -S . -B "$dir" -G Ninja -DKVILT_WARNINGS_AS_ERRORS=ON -DKVILT_BUILD_BENCH=OFF "$@" >"$log"; then
+    cat "$log"
+    failures+=("$name: cmake")
+    finish "$name" 0 1 $((SECONDS - started))
+    return
+  fi
+  if ! cmake --build "$dir" -j "$jobs" -- -k 0; then
+    failures+=("$name: build")
+  fi
+  count=$(ctest --test-dir "$dir" -N | sed -n 's/^Total Tests: //p')
+  if ((count == 0)); then
+    skip "$name: there are no such tests"
+    return
+  fi
+  "${test_runner[@]}" ctest --test-dir "$dir" -j "$jobs" --output-on-failure 2>&1 | tee "$log" || true
+  failed=$(sed -n 's/.* tests passed, \([0-9]*\) tests failed out of .*/\1/p' "$log")
+  while IFS= read -r line; do failures+=("$name: $line"); done \
+    < <(sed -n '/^The following tests FAILED:/,$s/^[[:space:]]*[0-9]* - \(.*\)/\1/p' "$log")
+  finish "$name" $((count - ${failed:-$count})) "$count" $((SECONDS - started))
+  while IFS= read -r line; do skip "$name: $line"; done \
+    < <(sed -n '/^The following tests did not run:/,/^$/s/^[[:space:]]*[0-9]* - \(.*\) (Skipped)/\1/p' "$log")
+}
+test_runner=()
+
+with_gcc() {
+  local cuda=ON
+  if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then PATH=$PATH:/usr/local/cuda/bin; fi
+  if ! command -v nvcc >/dev/null; then
+    cuda=OFF
+    skip "CUDA: no nvcc here, so no .cuh and no .cu was compiled"
+  elif ! nvidia-smi -L >/dev/null 2>&1; then
+    skip "GPU tests: no GPU here; they were compiled"
+  fi
+  local bench=OFF
+  if compgen -G 'bench/*/*_bench.c*' >/dev/null; then bench=ON; fi
+  stage g++ gcc -DCMAKE_CXX_COMPILER=g++ -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 \
+    -DKVILT_BUILD_BENCH=$bench -DKVILT_CUDA=$cuda
+}
+
+with_clang() {
+  stage clang++ clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 \
+    -DKVILT_CUDA=OFF
+}
+
+with_sanitizers() {
+  # Older sanitizer runtimes do not find their way in the address layout of newer kernels.
+  if setarch "$(uname -m)" -R true 2>/dev/null; then test_runner=(setarch "$(uname -m)" -R); fi
+  local options=(-DCMAKE_CXX_COMPILER=g++ -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=-O1 -g1" -DKVILT_CHECKED=ON
+    -DKVILT_CUDA=OFF)
+  stage "ASan + UBSan" asan "${options[@]}" -DKVILT_SANITIZE=address,undefined
+  stage TSan tsan "${options[@]}" -DKVILT_SANITIZE=thread
+  test_runner=()
+}
+
+protections() {
+  local log=$logs/protections started=$SECONDS count red
+  echo
+  echo "== Protections switched off one by one"
+  bash tests/protections.sh 2>&1 | tee "$log" || true
+  read -r red count < <(sed -n 's/^protections: \([0-9]*\) of \([0-9]*\) are noticed$/\1 \2/p' "$log") || {
+    failures+=("protections: the script did not come to its end")
+    return
+  }
+  while read -r _ line; do failures+=("protections: $line"); done < <(grep '^FAILED' "$log")
+  finish protections "$red" "$count" $((SECONDS - started))
+}
+
+# The same closing lines as ctest's, over all stages.
+close() {
+  local line number=0
+  echo
+  echo "== Summary"
+  printf '%s\n' "${summary[@]}"
+  for line in "${skipped[@]}"; do echo "skipped: $line"; done
+  if [[ $quick ]]; then echo "skipped: all but g++, as --quick asks"; fi
+  local failed=${#failures[@]}
+  if ((failed > total)); then total=$failed; fi
+  echo
+  echo "$(((total - failed) * 100 / (total ? total : 1)))% tests passed, $failed tests failed out of $total"
+  echo
+  echo "Total Test time (real) = $SECONDS sec"
+  if ((failed == 0 && total > 0)); then return; fi
+  echo
+  echo "The following tests FAILED:"
+  for line in "${failures[@]}"; do echo "	$((++number)) - $line"; done
+  exit 1
+}
+
+install_packages
+with_gcc
+if [[ ! $quick ]]; then
+  with_clang
+  with_sanitizers
+  protections
+fi
+close
