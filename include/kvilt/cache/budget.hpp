@@ -77,7 +77,9 @@ storage make_storage(const K& k, const V& v, int kv_heads, idx pages, idx page_r
     s.codes_v = k_pitch, s.codes_head = k_pitch + v_pitch;
     s.k_record = s.v_record = kv_heads * s.codes_head;
     s.codes_page = larger(k_records, v_records) * s.k_record;
-    s.params_v = k.param_bytes(), s.params_head = k.param_bytes() + v.param_bytes();
+    // NOTE: pairs of scale and zero are read as one word.
+    const idx word = k.param_bytes() % 4 == 0 || v.param_bytes() % 4 == 0 ? 4 : 2;
+    s.params_v = round_up(k.param_bytes(), word), s.params_head = s.params_v + round_up(v.param_bytes(), word);
     s.k_params_record = s.v_params_record = round_up(kv_heads * s.params_head, 4);
     s.params_page = larger(k_records, v_records) * s.k_params_record;
   }

@@ -19,6 +19,10 @@ void check_reachable(const View& view, const step& s) {
                     seg.planes.v_codes.record_stride >= seg.v.code_bytes(),
                 "records of ", seg.k.code_bytes(), " and ", seg.v.code_bytes(), " bytes at strides of ",
                 seg.planes.k_codes.record_stride, " and ", seg.planes.v_codes.record_stride);
+        expects(seg.planes.k_params.record_stride >= seg.k.param_bytes() &&
+                    seg.planes.v_params.record_stride >= seg.v.param_bytes(),
+                "params of ", seg.k.param_bytes(), " and ", seg.v.param_bytes(), " bytes at strides of ",
+                seg.planes.k_params.record_stride, " and ", seg.planes.v_params.record_stride);
         for (int head = 0; head < view.kv_heads(); ++head) {
           const idx count = seg.retention.count(item.n, item.sequence, head);
           for (idx row = 0; row < count;) {

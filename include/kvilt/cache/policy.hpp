@@ -12,12 +12,12 @@ namespace detail {
 
 /// The 16-bit format that keeps rows in the same rotation as `F`, so that they share its Q and its output.
 template <class F, template <int> class Exact, int D>
-struct exact_like_ {
+struct exact_form {
   using type = rotated<Exact<D>, rotation_of<F>>;
 };
 template <class F, template <int> class Exact, int D>
 requires std::is_same_v<rotation_of<F>, no_rotation>
-struct exact_like_<F, Exact, D> {
+struct exact_form<F, Exact, D> {
   using type = Exact<D>;
 };
 
@@ -29,7 +29,7 @@ consteval int static_dim() {
     return dynamic;
 }
 template <class F, template <int> class Exact>
-using exact_like = typename exact_like_<F, Exact, static_dim<F>()>::type;
+using exact_like = typename exact_form<F, Exact, static_dim<F>()>::type;
 
 }  // namespace detail
 
@@ -91,7 +91,7 @@ using ring = policy<contiguous, K, V, window<W, S>>;
 namespace detail {
 
 template <memory_space Space, class P>
-struct view_of_ {
+struct view_choice {
   static constexpr bool with_sinks = P::sinks > 0, with_tail = P::tail > 0;
   static auto choose() {
     if constexpr (with_sinks && with_tail)
@@ -110,6 +110,6 @@ struct view_of_ {
 
 /// The view that a cache of policy `P` gives.
 template <memory_space Space, class P>
-using view_of = typename detail::view_of_<Space, P>::type;
+using view_of = typename detail::view_choice<Space, P>::type;
 
 }  // namespace kvilt::inline v0

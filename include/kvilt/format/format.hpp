@@ -79,14 +79,14 @@ consteval bool check_format() {
 }
 
 template <class F>
-struct rotation_of_ {
+struct rotation_trait {
   using type = no_rotation;
 };
 template <class F>
 requires requires {
   typename F::rotation;
 }
-struct rotation_of_<F> {
+struct rotation_trait<F> {
   using type = typename F::rotation;
 };
 
@@ -94,7 +94,7 @@ struct rotation_of_<F> {
 
 /// The rotation in which a format keeps its rows.
 template <class F>
-using rotation_of = typename detail::rotation_of_<F>::type;
+using rotation_of = typename detail::rotation_trait<F>::type;
 
 template <class F>
 constexpr const char* name_of(const F&) {
