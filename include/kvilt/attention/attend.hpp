@@ -35,7 +35,7 @@ class attention {
   template <host_view View, class Q, class Out>
   void operator()(const host& exec, const View& view, const step& s, rows<Q> q, rows<Out> out,
                   natural_lse lse = {}) const {
-    check(exec, view, s, q, out);
+    check(exec, view, s, q, out, lse);
     if constexpr (requires { positions_.turn; }) detail::check_rope(positions_.turn, view.k_dim());
     const int group = q.heads / view.kv_heads();
     int most = 0;
@@ -58,12 +58,15 @@ class attention {
 
  private:
   template <class View, class Q, class Out>
-  static void check(const host& exec, const View& view, const step& s, const rows<Q>& q, const rows<Out>& out) {
+  static void check(const host& exec, const View& view, const step& s, const rows<Q>& q, const rows<Out>& out,
+                    natural_lse lse) {
     detail::expects(q.heads >= 1 && q.heads % view.kv_heads() == 0, "Q has ", q.heads,
                     " heads; a multiple of the cache's ", view.kv_heads(), " is needed");
     detail::expects(out.heads == q.heads, "the output has ", out.heads, " heads; Q has ", q.heads);
     detail::expects(s.q_rows == 0 || (q.data != nullptr && out.data != nullptr), "Q or the output of ", s.q_rows,
                     " rows is null");
+    detail::expects(!lse || s.q_rows < 2 || lse.row_stride >= q.heads, "rows of log-sum-exps are ", lse.row_stride,
+                    " apart; Q has ", q.heads, " heads");
     detail::check_scratch(exec, s, view.k_dim(), view.v_dim());
     view.each([&](const auto& seg) { check_window(seg.retention, s); });
     detail::check_reachable(view, s);

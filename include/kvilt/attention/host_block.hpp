@@ -68,12 +68,10 @@ class host_block {
         positions_(positions),
         scale_(scale),
         item_(item),
-        seen_(item.n),
         head_(head),
         group_(group),
         k_dim_(view.k_dim()),
         v_dim_(view.v_dim()) {
-    seen_.before = smaller(seen_.before, item.query_position(0));
     const auto take = [&scratch](int rows, int dim) { return std::exchange(scratch, scratch + idx(rows) * dim); };
     q_ = take(host_tile::rows, k_dim_);
     q_turned_ = take(host_tile::rows, k_dim_);
@@ -104,9 +102,9 @@ class host_block {
   template <class Segment>
   void attend(const Segment& seg) {
     const float* q = queries_for(seg);
-    const idx rows = seg.retention.count(seen_, item_.sequence, head_);
+    const idx rows = seg.retention.count(item_.n, item_.sequence, head_);
     for (idx i = first_row(seg, rows); i < rows;) {
-      const kept_row kept = seg.retention.at(seen_, item_.sequence, head_, i);
+      const kept_row kept = seg.retention.at(item_.n, item_.sequence, head_, i);
       if (Segment::retention_type::ordered && kept.position >= range_.last) break;
       const place p = seg.layout.locate(item_.sequence, head_, kept.slot);
       const int run = int(smaller(smaller(kept.run, p.run), smaller(rows - i, host_tile::tokens - filled_)));
@@ -175,7 +173,7 @@ class host_block {
     if constexpr (Segment::retention_type::ordered)
       for (idx high = rows; low < high;) {
         const idx middle = (low + high) / 2;
-        const bool before = seg.retention.at(seen_, item_.sequence, head_, middle).position < range_.first;
+        const bool before = seg.retention.at(item_.n, item_.sequence, head_, middle).position < range_.first;
         (before ? low : high) = before ? middle + 1 : middle;
       }
     return low;
@@ -247,7 +245,6 @@ class host_block {
   const Positions& positions_;
   float scale_;
   const step_item& item_;
-  lengths seen_;  // as the earliest query sees them: a window starts there
   int head_, group_, k_dim_, v_dim_;
   int first_ = 0, count_ = 0, filled_ = 0;
   position_range range_{idx(1) << 62, 0};

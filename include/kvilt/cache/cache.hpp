@@ -46,7 +46,7 @@ class cache {
     const int slot = closed_.back();
     closed_.pop_back();
     entry& e = entries_[std::size_t(slot)];
-    e = {true, e.generation + 1, 0, Policy::tail ? Policy::sinks : 0, 0, 0, 0, 0};
+    e = {.open = true, .generation = e.generation + 1, .body = Policy::tail ? Policy::sinks : 0};
     return {slot, e.generation};
   }
 
@@ -127,7 +127,8 @@ class cache {
     check_idle("begin");
     detail::expects(new_tokens.size() == sequences.size(), "a step of ", sequences.size(), " sequences has ",
                     new_tokens.size(), " token counts; one of each is needed");
-    for (std::size_t i = 0; i < sequences.size(); ++i) check_begin(sequences, i, new_tokens[i]);
+    ++checks_;
+    for (std::size_t i = 0; i < sequences.size(); ++i) check_begin(sequences[i], new_tokens[i]);
     step_item* items = nullptr;
     step s = detail::place_step(idx(sequences.size()), workspace, items);
     detail::check_scratch(exec, s, policy_.k.dim(), policy_.v.dim());
@@ -145,14 +146,15 @@ class cache {
       e.written = larger(e.written, items[i].n.after);
     }
     s.serial = ++serial_;
+    begun_ = s.items;
     idle_ = false;
     return s;
   }
 
   /// Ends the step: lengths grow by `accepted[i]` tokens each, or by all. Every layer must have appended.
   void commit(const step& s, std::span<const int> accepted = {}) {
-    detail::expects(!idle_ && s.serial == serial_, "step ", s.serial, " is committed; the one begun last is ", serial_,
-                    idle_ ? ", already committed" : "");
+    detail::expects(!idle_ && s.serial == serial_ && s.items == begun_, "step ", s.serial,
+                    " is committed; the one begun last is ", serial_, idle_ ? ", already committed" : "");
     detail::expects(accepted.empty() || int(accepted.size()) == s.size, "a step of ", s.size, " sequences has ",
                     accepted.size(), " accepted counts; one of each or none is needed");
     for (std::size_t i = 0; i < accepted.size(); ++i)
@@ -180,11 +182,12 @@ class cache {
     bool open = false;
     std::uint32_t generation = 0;
     idx length = 0;
-    idx body = 0;          // tokens below have left the 16-bit tail
-    idx pages = 0;         // table entries in use or given back, from the first on
-    idx pages_passed = 0;  // of these, those that a window has left
-    idx written = 0;       // tokens ever written beyond which a ring holds nothing older
-    idx lost = 0;          // tokens below may have left the tail when no window showed them, and are nowhere
+    idx body = 0;               // tokens below have left the 16-bit tail
+    idx pages = 0;              // table entries in use or given back, from the first on
+    idx pages_passed = 0;       // of these, those that a window has left
+    idx written = 0;            // tokens ever written beyond which a ring holds nothing older
+    idx lost = 0;               // tokens below may have left the tail when no window showed them, and are nowhere
+    std::uint64_t checked = 0;  // the call of begin that has seen it last
   };
 
   page_id* table() const { return reinterpret_cast<page_id*>(table_.data()); }
@@ -287,11 +290,9 @@ class cache {
                       "; its window would show token ", first_seen, ", and those before ", oldest, " are gone");
     }
   }
-  void check_begin(std::span<const sequence> sequences, std::size_t i, int tokens) const {
-    const sequence s = sequences[i];
-    const entry& e = find(s);
-    for (std::size_t j = 0; j < i; ++j)
-      detail::expects(sequences[j].slot != s.slot, "sequence ", s.slot, " is in the step twice");
+  void check_begin(sequence s, int tokens) {
+    entry& e = find(s);
+    detail::expects(std::exchange(e.checked, checks_) != checks_, "sequence ", s.slot, " is in the step twice");
     detail::expects(tokens >= 0, "sequence ", s.slot, " appends ", tokens, " tokens");
     if constexpr (slides || Policy::tail > 0)
       detail::expects(tokens <= shape_.max_step, "sequence ", s.slot, " appends ", tokens,
@@ -309,7 +310,9 @@ class cache {
   page_pool pool_;
   std::vector<entry> entries_;
   std::vector<int> closed_;
-  std::uint64_t serial_ = 0;
+  std::uint64_t serial_ = 0;  // of the step begun last
+  std::uint64_t checks_ = 0;  // calls of begin
+  const step_item* begun_ = nullptr;
   bool idle_ = true;
 };
 

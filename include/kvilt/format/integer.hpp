@@ -74,7 +74,8 @@ struct q4 : extent<D> {
     const float scale = from_fp16(detail::read<std::uint16_t>(params));
     const float zero = from_fp16(detail::read<std::uint16_t>(params + 2));
     unsigned char codes[N];
-    for (int i = 0; i < N; i += 8) detail::write(codes + i, spread(detail::read<std::uint32_t>(r.codes + (first + i) / 2)));
+    for (int i = 0; i < N; i += 8)
+      detail::write(codes + i, spread(detail::read<std::uint32_t>(r.codes + (first + i) / 2)));
     for (int i = 0; i < N; ++i) out[i] = scale * float(int(codes[i])) + zero;
   }
 

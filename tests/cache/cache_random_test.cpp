@@ -1,0 +1,205 @@
+#include "support/catch.hpp"
+#include "support/owner_checks.hpp"
+#include "support/owners.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace {
+
+using namespace kvilt;
+using namespace support;
+
+constexpr int max_step = 6, sequences = 4;
+
+// Which pages a sequence should hold, from the words of the contract alone.
+class page_model {
+ public:
+  explicit page_model(const subject& owner) : owner_(owner) {}
+
+  idx held() const { return std::count(pages_.begin(), pages_.end(), true); }
+  void reserve(idx length) {
+    while (idx(pages_.size()) < pages(rows(length))) pages_.push_back(true);
+  }
+  void truncate(idx length) {
+    left_tail_ = std::min(left_tail_, length);
+    const idx flushed = left_tail_ > owner_.sinks ? left_tail_ - owner_.exact_sinks : 0;
+    const std::size_t kept = std::size_t(std::max(pages(rows(length)), pages(flushed)));
+    if (pages_.size() > kept) pages_.resize(kept);
+  }
+  // Tokens that no later query sees, and the pages of nothing else.
+  void commit(idx before, idx length) {
+    if (owner_.tail) left_tail_ = std::max(left_tail_, before + 1 - owner_.tail);
+    if (owner_.width == 0) return;
+    const idx first_row_after_sinks = owner_.exact_sinks ? 0 : owner_.sinks;
+    for (std::size_t page = 0; page < pages_.size(); ++page) {
+      const idx first = idx(page) * owner_.page_rows(), last = first + owner_.page_rows() - 1;
+      const idx last_position = last - first_row_after_sinks + owner_.sinks;
+      if (first >= first_row_after_sinks && last_position <= length - owner_.width) pages_[page] = false;
+    }
+  }
+
+ private:
+  // Tokens of the body when there are `length`: all but 16-bit sinks and those that are still in the tail.
+  idx rows(idx length) const {
+    idx count = 0;
+    for (idx p = owner_.exact_sinks; p < length; ++p)
+      count += p < owner_.sinks || p + owner_.tail <= length || !owner_.tail;
+    return count;
+  }
+  idx pages(idx rows) const { return owner_.paged ? (rows + owner_.page_rows() - 1) / owner_.page_rows() : 0; }
+
+  const subject& owner_;
+  std::vector<bool> pages_;
+  idx left_tail_ = 0;
+};
+
+// Any operation in any order, legal or not, on one owner and on its model.
+class random_walk {
+ public:
+  random_walk(int which, std::uint64_t seed)
+      : owner_(make_owner(
+            which,
+            {.layers = 2, .kv_heads = 2, .sequences = sequences, .tokens = 90, .max_length = 70, .max_step = max_step},
+            0xff)),
+        session_(*owner_, 3, seed, 2),
+        dice_(seed) {}
+
+  void run(int operations) {
+    for (int i = 0; i < operations; ++i) {
+      const int kind = dice_.below(20);
+      if (kind < 3)
+        open();
+      else if (kind < 4)
+        close();
+      else if (kind < 6)
+        truncate();
+      else if (kind < 8)
+        reserve(any(), dice_.below(30));
+      else if (kind < 9)
+        misuse();
+      else
+        step();
+      idx held = 0;
+      for (const auto& [tag, pages] : pages_) held += pages.held();
+      const idx total = owner_->paged ? owner_->bytes().body_pages : 0;
+      if (owner_->free_pages() + held != total)
+        FAIL(owner_->name << ": operation " << i << " (" << kind << "): " << owner_->free_pages() << " pages free and "
+                          << held << " held of " << total);
+    }
+    while (!pages_.empty()) close();
+    if (owner_->paged) REQUIRE(owner_->free_pages() == owner_->bytes().body_pages);
+  }
+
+ private:
+  int any() { return pages_.empty() ? -1 : std::next(pages_.begin(), dice_.below(int(pages_.size())))->first; }
+  std::vector<sequence> handles() const {
+    std::vector<sequence> all;
+    for (const auto& p : pages_) all.push_back(session_.at(p.first));
+    return all;
+  }
+  // Runs what should throw, and holds that nothing has changed. Says whether it threw.
+  template <class Error, class Operation>
+  bool refused(Operation operation) {
+    const owner_state before = state_of(*owner_, handles());
+    try {
+      operation();
+      return false;
+    } catch (const Error&) {
+      if (!(state_of(*owner_, handles()) == before)) FAIL(owner_->name << ": changed by what it refused");
+      return true;
+    }
+  }
+
+  void open() {
+    if (int(pages_.size()) == sequences) {
+      if (!refused<out_of_pages>([&] { owner_->open(); })) FAIL("opened too many");
+      return;
+    }
+    session_.open(next_tag_);
+    pages_.emplace(next_tag_++, page_model(*owner_));
+  }
+  void close() {
+    const int tag = any();
+    if (tag < 0) return;
+    const sequence s = session_.at(tag);
+    session_.close(tag);
+    pages_.erase(tag);
+    if (!refused<invalid_argument>([&] { owner_->close(s); })) FAIL("closed twice");
+  }
+  void truncate() {
+    const int tag = any();
+    if (tag < 0) return;
+    const idx length = dice_.below(int(session_.length(tag)) + 1);
+    if (refused<invalid_argument>([&] { session_.truncate(tag, length); })) {
+      if (owner_->width == 0) FAIL(owner_->name << ": not truncated to " << length);
+      return;
+    }
+    pages_.at(tag).truncate(length);
+  }
+  bool reserve(int tag, idx tokens) {
+    if (tag < 0) return false;
+    const sequence s = session_.at(tag);
+    const bool unlimited = !owner_->paged && owner_->width > 0;
+    bool got = false;
+    if (session_.length(tag) + tokens > owner_->shape().max_length && !unlimited) {
+      if (!refused<invalid_argument>([&] { owner_->reserve(s, tokens); })) FAIL("reserved beyond the longest");
+    } else if (dice_.below(2)) {
+      got = owner_->try_reserve(s, tokens);
+    } else {
+      got = !refused<out_of_pages>([&] { owner_->reserve(s, tokens); });
+    }
+    if (got) pages_.at(tag).reserve(session_.length(tag) + tokens);
+    return got;
+  }
+  void step() {
+    std::vector<portion> parts;
+    for (const auto& p : pages_) {
+      if (dice_.below(3) == 0) continue;
+      const int tokens = dice_.below(3) ? 1 : dice_.below(max_step + 1);
+      if (reserve(p.first, tokens)) parts.push_back({p.first, tokens, dice_.below(4) ? -1 : dice_.below(tokens + 1)});
+    }
+    if (parts.size() > 1 && dice_.below(2)) std::swap(parts.front(), parts.back());
+    std::vector<idx> before;
+    for (const portion& p : parts) before.push_back(session_.length(p.tag));
+    session_.resalt();
+    session_.step(host(), parts);
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      pages_.at(parts[i].tag).commit(before[i], session_.length(parts[i].tag));
+  }
+  void misuse() {
+    const int tag = any();
+    if (tag < 0) return;
+    const sequence s = session_.at(tag);
+    std::vector<unsigned char> workspace(owner_->workspace_bytes(host(), 2));
+    const auto begin = [&](std::vector<sequence> of, std::vector<int> tokens) {
+      return refused<invalid_argument>([&] { owner_->begin(host(), of, tokens, workspace); });
+    };
+    bool all = begin({s, s}, {0, 0}) && begin({s}, {-1}) && begin({s}, {0, 0}) && begin({sequence{}}, {0});
+    all = all && (!owner_->paged && owner_->width > 0 ? begin({s}, {max_step + 1}) : begin({s}, {71}));
+    all = all && refused<invalid_argument>([&] { owner_->truncate(s, owner_->length(s) + 1); });
+    all = all && refused<invalid_argument>([&] { owner_->reserve(s, -1); });
+    if (!all) FAIL(owner_->name << ": took what it should refuse");
+  }
+
+  std::unique_ptr<subject> owner_;
+  session session_;
+  dice dice_;
+  std::map<int, page_model> pages_;
+  int next_tag_ = 0;
+};
+
+// Another walk: KVILT_TEST_SEED=7 in the environment.
+std::uint64_t seed() {
+  const char* given = std::getenv("KVILT_TEST_SEED");
+  return given ? std::strtoull(given, nullptr, 10) : 1;
+}
+
+}  // namespace
+
+TEST_CASE("cache: random operations agree with a brute-force model", "[cache]") {
+  for (int which = 0; which < owner_count; ++which) {
+    INFO("policy " << which << ", KVILT_TEST_SEED=" << seed());
+    random_walk(which, seed()).run(1500);
+  }
+}

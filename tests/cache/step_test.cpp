@@ -1,0 +1,76 @@
+#include "support/catch.hpp"
+
+#include <kvilt/cache/step.hpp>
+
+#include <vector>
+
+namespace {
+
+using namespace kvilt;
+
+struct plan_of {
+  std::vector<int> sequences, new_tokens, queries;
+  std::vector<idx> before, positions;
+  std::vector<unsigned char> workspace = std::vector<unsigned char>(workspace_bytes(host(), 8, 64, 64));
+
+  step operator()() { return plan(host(), {sequences, before, new_tokens, queries, positions}, workspace); }
+};
+
+plan_of two() {
+  plan_of p;
+  p.sequences = {4, 2}, p.before = {10, 0}, p.new_tokens = {3, 0};
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("step: a plan says where each sequence's rows and tokens are", "[cache]") {
+  plan_of p = two();
+  p.sequences.push_back(7), p.before.push_back(5), p.new_tokens.push_back(2);
+  const step s = p();
+  REQUIRE(s.size == 3);
+  CHECK((s.q_rows == 5 && s.kv_rows == 5 && s.rope_positions == nullptr));
+  CHECK((s.items[0].sequence == 4 && s.items[0].kv_row == 0 && s.items[0].n.before == 10 && s.items[0].n.after == 13));
+  CHECK((s.items[1].sequence == 2 && s.items[1].kv_row == 3 && s.items[1].n.after == 0));
+  CHECK((s.items[2].sequence == 7 && s.items[2].q_row == 3 && s.items[2].query_position(0) == 5));
+  for (int i = 0; i < 3; ++i)
+    CHECK((s.items[i].n.body_before == s.items[i].n.before && s.items[i].n.body_after == s.items[i].n.after));
+  CHECK(reinterpret_cast<std::uintptr_t>(s.scratch) % 256 == 0);
+}
+
+TEST_CASE("step: queries may be more or fewer than new tokens, and are the newest", "[cache]") {
+  plan_of p = two();
+  p.queries = {5, 0};
+  const step s = p();
+  CHECK((s.q_rows == 5 && s.kv_rows == 3));
+  CHECK((s.items[0].query_position(0) == 8 && s.items[0].query_position(4) == 12));
+}
+
+TEST_CASE("step: a plan of no sequences", "[cache]") {
+  plan_of p;
+  const step s = p();
+  CHECK((s.size == 0 && s.q_rows == 0 && s.kv_rows == 0));
+}
+
+TEST_CASE("step: a batch that cannot be is refused by name", "[cache]") {
+  const auto refuses = [](auto change, const std::string& text) {
+    plan_of p = two();
+    change(p);
+    CHECK_THROWS_AS(p(), invalid_argument);
+    CHECK_THROWS_WITH(p(), support::containing(text));
+  };
+  refuses([](plan_of& p) { p.before.pop_back(); }, "a batch of 2 sequences has 1 lengths and 2 token counts");
+  refuses([](plan_of& p) { p.new_tokens.push_back(1); }, "a batch of 2 sequences has 2 lengths and 3 token counts");
+  refuses([](plan_of& p) { p.queries = {1}; }, "a batch of 2 sequences has 1 query counts");
+  refuses([](plan_of& p) { p.sequences[1] = -2; }, "sequence -2 is negative");
+  refuses([](plan_of& p) { p.before[0] = -1; }, "sequence 4 has length -1 and 3 new tokens");
+  refuses([](plan_of& p) { p.new_tokens[0] = -3; }, "sequence 4 has length 10 and -3 new tokens");
+  refuses([](plan_of& p) { p.queries = {1, -1}; }, "sequence 2 has -1 queries");
+  refuses([](plan_of& p) { p.positions = {1, 2}; }, "a step of 3 query rows has 2 positions");
+  refuses(
+      [](plan_of& p) {
+        p.queries = {1, 0}, p.positions = {1};
+      },
+      "sequence 4 has positions for RoPE, 3 new tokens and 1 queries");
+  refuses([](plan_of& p) { p.workspace.resize(100); }, "a workspace of 100 bytes; a step of 2 sequences needs more");
+}

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <kvilt/core/memory.hpp>
+
+#include <cstring>
+#include <map>
+#include <vector>
+
+namespace support {
+
+// Host memory that holds one byte everywhere when it is handed out, and that can be looked at.
+class test_memory {
+ public:
+  explicit test_memory(unsigned char fill = 0) : fill_(fill) {}
+  test_memory(const test_memory&) = delete;
+  test_memory& operator=(const test_memory&) = delete;
+
+  void* allocate(std::size_t bytes, std::size_t align) {
+    void* p = kvilt::host_memory().allocate(bytes, align);
+    std::memset(p, fill_, bytes);
+    blocks_[static_cast<unsigned char*>(p)] = bytes;
+    return p;
+  }
+  void deallocate(void* p, std::size_t bytes, std::size_t align) noexcept {
+    balanced_ = balanced_ && blocks_.count(static_cast<unsigned char*>(p)) == 1 &&
+                blocks_[static_cast<unsigned char*>(p)] == bytes;
+    blocks_.erase(static_cast<unsigned char*>(p));
+    kvilt::host_memory().deallocate(p, bytes, align);
+  }
+
+  // Everything that is handed out now.
+  std::vector<unsigned char> contents() const {
+    std::vector<unsigned char> all;
+    for (const auto& [p, bytes] : blocks_) all.insert(all.end(), p, p + bytes);
+    return all;
+  }
+  std::size_t bytes() const {
+    std::size_t sum = 0;
+    for (const auto& block : blocks_) sum += block.second;
+    return sum;
+  }
+  bool balanced() const { return balanced_; }
+
+ private:
+  unsigned char fill_;
+  bool balanced_ = true;
+  std::map<unsigned char*, std::size_t> blocks_;
+};
+
+}  // namespace support
