@@ -1,0 +1,238 @@
+// A real model decodes through each cache policy: it answers a prompt, then reads a text with every cache, and a table
+// says what each one costs and saves.
+#include "evaluate.hpp"
+#include "generate.hpp"
+#include "options.hpp"
+#include "plot.hpp"
+#include "policies.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+
+#include <kvilt/core/thread_pool.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace example {
+namespace {
+
+constexpr const char* default_answer_policy = "paged16_int8_rot_s4_t64";
+constexpr int prompt_step = 64;  // tokens of the prompt that a step appends
+constexpr int usage_error = 2;
+
+void add_options(CLI::App& app, options& o) {
+  app.add_option("--model", o.model, "GGUF file of a llama-architecture model")->type_name("FILE");
+  app.add_option("--prompt", o.prompt, "What the model is asked first")->capture_default_str();
+  app.add_option("--tokens", o.tokens, "Most tokens of the answer")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--text", o.text, "Plain text that the policies are evaluated on")->type_name("FILE");
+  app.add_option("--positions", o.positions, "Tokens of a window of the text")
+      ->check(CLI::Range(evaluation::first_scored + 2, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--windows", o.windows, "How many windows of the text, one after the other, are read")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  app.add_option("--policy", o.policies, "A policy to evaluate, by name; may be repeated (default: see --list)")
+      ->type_name("NAME")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_flag("--list", o.list, "Name the policies and stop");
+  app.add_option("--threads", o.threads, "Threads to use")->check(CLI::Range(1, 1024))->capture_default_str();
+  app.add_option("--csv", o.csv, "Also write the table here, comma-separated")->type_name("FILE");
+  app.add_option("--plot", o.plot, "Draw bytes against divergence here, by gnuplot: .svg or .png")->type_name("FILE");
+  app.add_flag("--generate-only", o.generate_only, "Answer the prompt and stop");
+}
+
+void list_policies() {
+  for (const policy_entry& p : all_policies()) std::cout << p.name << (p.by_default ? "" : "  (on request)") << '\n';
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.is_open() || file.bad()) throw std::runtime_error("cannot read " + path);
+  return text;
+}
+
+// The output file, opened before the work whose result it takes.
+std::ofstream open_output(const std::string& path) {
+  std::ofstream file;
+  if (path.empty()) return file;
+  file.open(path);
+  if (!file) throw std::runtime_error("cannot write " + path);
+  return file;
+}
+
+void check_options(const options& o) {
+  if (o.model.empty()) throw std::invalid_argument("--model FILE is needed: a GGUF file of architecture llama");
+  if (o.generate_only) return;
+  if (o.text.empty()) throw std::invalid_argument("--text FILE is needed, or --generate-only");
+  if (!o.plot.empty()) check_plot(o.plot);
+}
+
+// The windows that are read, each beginning as the model's texts do.
+std::vector<std::vector<int>> text_windows(const options& o, const tokenizer& words, int context) {
+  const std::vector<int> all = words.encode(read_text(o.text));
+  if (o.positions > context)
+    throw std::invalid_argument("--positions " + std::to_string(o.positions) + " is beyond the model's context of " +
+                                std::to_string(context) + " tokens");
+  const std::size_t bos = words.adds_bos() ? 1 : 0, share = std::size_t(o.positions) - bos;
+  if (all.size() < share * std::size_t(o.windows))
+    throw std::invalid_argument(o.text + " has " + std::to_string(all.size()) + " tokens; " +
+                                std::to_string(o.windows) + " x " + std::to_string(share) + " are needed");
+  std::vector<std::vector<int>> windows;
+  for (std::size_t i = 0; i < std::size_t(o.windows); ++i) {
+    std::vector<int>& window = windows.emplace_back();
+    if (bos) window.push_back(*words.bos());
+    window.insert(window.end(), all.begin() + std::ptrdiff_t(i * share), all.begin() + std::ptrdiff_t((i + 1) * share));
+  }
+  return windows;
+}
+
+class decode_loop {
+ public:
+  explicit decode_loop(const options& o)
+      : options_(o),
+        policies_(choose_policies(o.policies)),
+        file_(std::make_shared<const gguf_file>(o.model)),
+        words_(*file_),
+        model_(file_, o.threads),
+        pool_(o.threads),
+        exec_(pool_),
+        rope_(rope_of(model_)) {}
+
+  void run() {
+    // NOTE: what can be wrong with the files is said before the work begins.
+    std::vector<std::vector<int>> windows;
+    std::ofstream csv;
+    if (!options_.generate_only) {
+      windows = text_windows(options_, words_, model_.config().context);
+      csv = open_output(options_.csv);
+    }
+    introduce();
+    answer_prompt();
+    if (options_.generate_only) return;
+    const std::vector<report_row> rows = evaluate(windows);
+    print_table(std::cout, rows);
+    if (csv.is_open()) {
+      write_csv(csv, rows);
+      if (!csv.flush()) throw std::runtime_error("cannot write " + options_.csv);
+    }
+    if (!options_.plot.empty()) plot_front(options_.plot, rows);
+  }
+
+ private:
+  void introduce() const {
+    const llama_config& c = model_.config();
+    std::cout << options_.model << ": " << c.layers << " layers, " << c.q_heads << " query and " << c.kv_heads
+              << " KV heads of " << c.head_dim << ", weights " << (model_.weights_are_fp32() ? "in fp32" : "as stored")
+              << ", " << options_.threads << (options_.threads == 1 ? " thread\n" : " threads\n");
+  }
+
+  void answer_prompt() {
+    if (options_.tokens == 0) return;
+    const std::vector<int> prompt = prompt_tokens(words_, options_.prompt);
+    const auto room = kvilt::idx(prompt.size()) + options_.tokens;
+    if (prompt.empty()) throw std::invalid_argument("--prompt is empty");
+    if (room > model_.config().context)
+      throw std::invalid_argument("the prompt has " + std::to_string(prompt.size()) + " tokens and --tokens adds " +
+                                  std::to_string(options_.tokens) + "; the model's context is " +
+                                  std::to_string(model_.config().context));
+    const policy_entry policy = options_.policies.empty() ? choose_policies({default_answer_policy})[0] : policies_[0];
+    const auto cache = policy.open(shape_for(model_.config(), rope_, exec_, room, prompt_step));
+    std::cout << "\n> " << options_.prompt << "\n\n";
+    decoder decode(model_, *cache, exec_);
+    const generation_speed speed = answer(decode, words_, prompt, options_.tokens, std::cout);
+    std::cout << "\n\n(prompt: " << speed.prompt_tokens << " tokens, "
+              << rate(speed.prompt_tokens, speed.prompt_seconds) << "; answer: " << speed.answer_tokens << " tokens, "
+              << rate(speed.answer_tokens, speed.answer_seconds) << "; cache: " << policy.name << ")\n";
+  }
+
+  static std::string rate(int tokens, double seconds) {
+    return tokens == 0 ? "none" : std::to_string(std::lround(tokens / seconds)) + " tokens/s";
+  }
+
+  std::vector<report_row> evaluate(const std::vector<std::vector<int>>& windows) {
+    const policy_entry reference = all_policies().front();
+    const auto is_reference = [&](const policy_entry& p) { return p.name == reference.name; };
+    const bool asked_for = std::ranges::any_of(policies_, is_reference);
+    if (!asked_for) policies_.push_back(reference);
+    std::stable_partition(policies_.begin(), policies_.end(), is_reference);
+
+    const session_shape shape = shape_for(model_.config(), rope_, exec_, options_.positions, 1);
+    std::vector<std::unique_ptr<session>> caches;
+    for (const policy_entry& p : policies_) caches.push_back(p.open(shape));
+    evaluation run(model_, exec_, std::move(caches));
+    std::cout << "\nEvaluating " << policies_.size() << " caches over " << windows.size() << " x " << options_.positions
+              << " tokens of " << options_.text << ", scored from position " << evaluation::first_scored << " on\n"
+              << std::flush;
+    {
+      progress bar(run.ticks(options_.positions) * long(windows.size()));
+      for (const std::vector<int>& window : windows) run.read(window, [&] { bar.tick(); });
+    }
+    std::vector<report_row> rows;
+    for (std::size_t i = asked_for ? 0 : 1; i < policies_.size(); ++i) {
+      rows.push_back({policies_[i].name, policies_[i].columns, policies_[i].plan(shape).bytes_per_token,
+                      run.cache(i).cache_bytes(), options_.positions, run.result(i)});
+      rows.back().tokens_per_second = decode_rate(model_, run.cache(i), exec_, windows.back().back());
+    }
+    return rows;
+  }
+
+  options options_;
+  std::vector<policy_entry> policies_;
+  std::shared_ptr<const gguf_file> file_;
+  tokenizer words_;
+  llama_model model_;
+  kvilt::thread_pool pool_;
+  kvilt::host exec_;
+  kvilt::rope_table rope_;
+};
+
+int run(int argc, char** argv) {
+  CLI::App app("Decodes with a real model through every kind of KV cache, and compares them.");
+  options o;
+  add_options(app, o);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    std::cerr << "decode_loop: " << e.what() << '\n';
+    return usage_error;
+  }
+  if (o.list) {
+    list_policies();
+    return 0;
+  }
+  check_options(o);
+  decode_loop(o).run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace example
+
+int main(int argc, char** argv) {
+  try {
+    return example::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::cerr << "decode_loop: there is not enough memory for the model and the caches\n";
+  } catch (const std::exception& e) {
+    std::cerr << "decode_loop: " << e.what() << '\n';
+  }
+  return example::usage_error;
+}

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace example {
+
+// What the user asks for.
+struct options {
+  std::string model;
+  std::string text;
+  std::string prompt = "Explain photosynthesis in one sentence.";
+  int tokens = 128;
+  int positions = 2048;
+  int windows = 1;
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  std::vector<std::string> policies;
+  std::string csv;
+  std::string plot;
+  bool list = false;
+  bool generate_only = false;
+};
+
+}  // namespace example

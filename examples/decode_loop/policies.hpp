@@ -1,0 +1,50 @@
+#pragma once
+
+#include "../planner/layer_plan.hpp"
+#include "session.hpp"
+
+#include <kvilt/cache/budget.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace example {
+
+// What the table says of a policy.
+struct policy_columns {
+  std::string k_format;
+  std::string v_format;
+  std::string layout;
+  std::string retention;
+  int sinks16 = 0;
+  int tail16 = 0;
+};
+
+// A policy under a name, its type erased.
+struct policy_entry {
+  std::string name;
+  policy_columns columns;
+  std::function<kvilt::budget(const session_shape&)> plan;
+  std::function<std::unique_ptr<session>(const session_shape&)> open;
+  std::function<layer_plan(const layer_group&, std::int64_t tokens, int sequences)> plan_layers;
+  bool by_default = true;
+};
+
+// Each family in a file of its own, one line of composition a policy.
+std::vector<policy_entry> contiguous_policies();
+std::vector<policy_entry> paged_policies();
+std::vector<policy_entry> ring_policies();
+std::vector<policy_entry> user_policies();
+
+// All of them. The first, fp32 in contiguous memory, is what the others are measured against.
+std::vector<policy_entry> all_policies();
+
+// The policies of these names, or those that run by default where there is none. Throws std::invalid_argument with the
+// nearest name for one that is not known.
+std::vector<policy_entry> choose_policies(const std::vector<std::string>& names);
+
+}  // namespace example

@@ -1,0 +1,358 @@
+#include "decoder.hpp"
+#include "evaluate.hpp"
+#include "generate.hpp"
+#include "labels.hpp"
+#include "metrics.hpp"
+#include "policies.hpp"
+#include "support/catch.hpp"
+#include "support/tiny_gguf.hpp"
+
+#include <kvilt/core/thread_pool.hpp>
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using example::policy_entry;
+using example::session;
+
+// The model that every test here decodes with, its file removed at the end.
+class tiny_model {
+ public:
+  explicit tiny_model(const support::tiny_gguf_options& options = {}) : path_(support::temporary_path("decode.gguf")) {
+    support::write_tiny_gguf(path_, options);
+    file_ = std::make_shared<const example::gguf_file>(path_);
+    model_ = std::make_unique<example::llama_model>(file_);
+    rope_ = std::make_unique<kvilt::rope_table>(example::rope_of(*model_));
+  }
+  tiny_model(const tiny_model&) = delete;
+  tiny_model& operator=(const tiny_model&) = delete;
+  ~tiny_model() { std::filesystem::remove(path_); }
+
+  const std::string& path() const { return path_; }
+  const example::gguf_file& file() const { return *file_; }
+  example::llama_model& model() { return *model_; }
+
+  std::unique_ptr<session> open(const policy_entry& policy, int tokens, int max_step = 1) const {
+    return policy.open(shape(tokens, max_step));
+  }
+  example::session_shape shape(int tokens, int max_step = 1) const {
+    return example::shape_for(model_->config(), *rope_, kvilt::host(), tokens, max_step);
+  }
+
+  std::vector<int> some_tokens(int count) const {
+    std::vector<int> tokens(static_cast<std::size_t>(count));
+    unsigned state = 7;
+    for (int& t : tokens) {
+      state = state * 1664525u + 1013904223u;
+      t = static_cast<int>((state >> 8) % static_cast<unsigned>(model_->config().vocab));
+    }
+    return tokens;
+  }
+
+ private:
+  std::string path_;
+  std::shared_ptr<const example::gguf_file> file_;
+  std::unique_ptr<example::llama_model> model_;
+  std::unique_ptr<kvilt::rope_table> rope_;
+};
+
+policy_entry named(const std::string& name) {
+  return example::choose_policies({name}).front();
+}
+
+// KL divergence of softmaxes, and surprise at a token, in the plainest way.
+struct plain_score {
+  double divergence;
+  double surprise;
+};
+
+std::vector<double> log_softmax(const std::vector<float>& logits) {
+  const double high = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float l : logits) sum += std::exp(l - high);
+  std::vector<double> out(logits.begin(), logits.end());
+  for (double& l : out) l -= high + std::log(sum);
+  return out;
+}
+
+plain_score score(const std::vector<float>& reference, const std::vector<float>& logits, int next) {
+  const std::vector<double> p = log_softmax(reference), q = log_softmax(logits);
+  plain_score s{0, -q[static_cast<std::size_t>(next)]};
+  for (std::size_t i = 0; i < p.size(); ++i) s.divergence += std::exp(p[i]) * (p[i] - q[i]);
+  return s;
+}
+
+struct program_result {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+program_result run_decode_loop(const std::string& arguments) {
+  const std::string out = support::temporary_path("decode.out"), err = support::temporary_path("decode.err");
+  const int status =
+      std::system(("'" EXAMPLES_DIR "/decode_loop' " + arguments + " > '" + out + "' 2> '" + err + "'").c_str());
+  program_result result{WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(out), contents(err)};
+  std::filesystem::remove(out);
+  std::filesystem::remove(err);
+  return result;
+}
+
+// Words enough for several hundred tokens.
+std::string write_text() {
+  const std::string path = support::temporary_path("decode.txt");
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += std::to_string(i * 7919 % 1009) + (i % 9 == 0 ? ".\n" : " and ");
+  support::write_file(path, text);
+  return path;
+}
+
+std::vector<std::vector<std::string>> csv_of(const std::string& path) {
+  std::vector<std::vector<std::string>> rows;
+  std::istringstream text(contents(path));
+  for (std::string line; std::getline(text, line);) {
+    std::istringstream cells(line);
+    rows.emplace_back();
+    for (std::string cell; std::getline(cells, cell, ',');) rows.back().push_back(cell);
+  }
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("decode_loop: decoding with a cache gives the tokens of recomputing the whole prefix", "[examples]") {
+  tiny_model tiny;
+  const policy_entry fp32 = named("fp32");
+  std::vector<int> tokens = tiny.some_tokens(20);
+  const auto cache = tiny.open(fp32, 84);
+  example::decoder decode(tiny.model(), *cache, kvilt::host());
+  int next = 0;
+  for (const int t : tokens) next = decode.feed(std::array{t});
+  for (int i = 0; i < 64; ++i) {
+    const auto whole = tiny.open(fp32, 84, 84);
+    example::decoder recompute(tiny.model(), *whole, kvilt::host());
+    const int expected = recompute.feed(tokens);
+    const std::vector<float>& logits = recompute.logits();
+    INFO("token " << i);
+    if (next != expected)
+      REQUIRE(logits[static_cast<std::size_t>(expected)] - logits[static_cast<std::size_t>(next)] < 1e-3f);
+    tokens.push_back(next);
+    next = decode.feed(std::array{next});
+  }
+}
+
+TEST_CASE("decode_loop: teacher forcing in blocks is what decoding token by token gives", "[examples]") {
+  tiny_model tiny;
+  const std::vector<int> tokens = tiny.some_tokens(300);
+  for (const char* name : {"int4", "paged16_int4_rot_s4_t64", "ring256_s4_int8", "paged16_fp16_window256_s4"}) {
+    INFO(name);
+    std::vector<std::unique_ptr<session>> caches;
+    caches.push_back(tiny.open(named("fp32"), 300));
+    caches.push_back(tiny.open(named(name), 300));
+    example::evaluation evaluation(tiny.model(), kvilt::host(), std::move(caches));
+    long ticks = 0;
+    evaluation.read(tokens, [&] { ++ticks; });
+    CHECK(ticks == evaluation.ticks(300));
+    CHECK(evaluation.result(0).kld_mean == 0);
+    CHECK(evaluation.result(0).top1 == 100);
+
+    const auto exact = tiny.open(named("fp32"), 300), tried = tiny.open(named(name), 300);
+    example::decoder reference(tiny.model(), *exact, kvilt::host()), decode(tiny.model(), *tried, kvilt::host());
+    double divergence = 0, surprise = 0;
+    int positions = 0;
+    for (int t = 0; t + 1 < 300; ++t) {
+      reference.feed(std::array{tokens[static_cast<std::size_t>(t)]});
+      decode.feed(std::array{tokens[static_cast<std::size_t>(t)]});
+      if (t < example::evaluation::first_scored) continue;
+      const plain_score s = score(reference.logits(), decode.logits(), tokens[static_cast<std::size_t>(t + 1)]);
+      divergence += s.divergence;
+      surprise += s.surprise;
+      ++positions;
+    }
+    // Blocks and single tokens take different paths through BLAS, and a code may round the other way.
+    CHECK(evaluation.result(1).kld_mean == Approx(divergence / positions).epsilon(2e-2).margin(1e-9));
+    CHECK(std::log(evaluation.result(1).perplexity) == Approx(surprise / positions).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("decode_loop: every policy takes the bytes that were planned, and decodes on", "[examples]") {
+  tiny_model tiny({.hidden = 128, .head_dim = 32});
+  std::vector<std::unique_ptr<session>> caches;
+  const std::vector<policy_entry> policies = example::all_policies();
+  for (const policy_entry& p : policies) caches.push_back(tiny.open(p, 280));
+  example::evaluation evaluation(tiny.model(), kvilt::host(), std::move(caches));
+  const std::vector<int> tokens = tiny.some_tokens(280);
+  evaluation.read(tokens, [] {});
+  for (std::size_t i = 0; i < policies.size(); ++i) {
+    INFO(policies[i].name);
+    CHECK(evaluation.cache(i).cache_bytes() == policies[i].plan(tiny.shape(280)).kv_bytes);
+    CHECK(evaluation.cache(i).length() == 280);
+    CHECK(std::isfinite(evaluation.result(i).kld_mean));
+    CHECK(example::decode_rate(tiny.model(), evaluation.cache(i), kvilt::host(), tokens.back()) > 0);
+  }
+}
+
+TEST_CASE("decode_loop: pages change nothing", "[examples]") {
+  tiny_model tiny;
+  std::vector<std::unique_ptr<session>> caches;
+  for (const char* name : {"fp32", "fp16", "paged16_fp16", "int8", "paged16_int8"})
+    caches.push_back(tiny.open(named(name), 256));
+  example::evaluation evaluation(tiny.model(), kvilt::host(), std::move(caches));
+  evaluation.read(tiny.some_tokens(256), [] {});
+  CHECK(evaluation.result(1).kld_mean == evaluation.result(2).kld_mean);
+  CHECK(evaluation.result(3).kld_mean == evaluation.result(4).kld_mean);
+}
+
+TEST_CASE("decode_loop: threads change nothing", "[examples][threads]") {
+  tiny_model tiny;
+  const std::vector<int> tokens = tiny.some_tokens(200);
+  const auto measure = [&](const kvilt::host& exec) {
+    std::vector<std::unique_ptr<session>> caches;
+    for (const char* name : {"fp32", "int4", "paged16_int4_rot_s4_t64", "ring256_s4_int8"})
+      caches.push_back(tiny.open(named(name), 200));
+    example::evaluation evaluation(tiny.model(), exec, std::move(caches));
+    evaluation.read(tokens, [] {});
+    std::vector<double> divergences;
+    for (std::size_t i = 0; i < 4; ++i) divergences.push_back(evaluation.result(i).kld_mean);
+    return divergences;
+  };
+  kvilt::thread_pool pool(3);
+  CHECK(measure(kvilt::host(pool)) == measure(kvilt::host()));
+}
+
+TEST_CASE("decode_loop: a summary has mean, percentile, agreement and paired error", "[examples]") {
+  example::score_sheet sheet;
+  for (int i = 0; i < 2000; ++i)
+    sheet.add(i,
+              {.divergence = i / 1000.0, .surprise = 2, .surprise_change = i % 2 ? 0.5 : -0.1, .same_top = i % 4 != 0});
+  const example::quality q = sheet.summary();
+  CHECK(q.kld_mean == Approx(0.9995));
+  CHECK(q.kld_p999 == Approx(1.997));
+  CHECK(q.top1 == Approx(75));
+  CHECK(q.dlnppl == Approx(0.2));
+  CHECK(q.dlnppl_se == Approx(0.3 / std::sqrt(1999.0)));
+  CHECK(q.perplexity == Approx(std::exp(2)));
+  CHECK(*q.late_perplexity == Approx(std::exp(2)));
+}
+
+TEST_CASE("decode_loop: text streams in whole characters", "[examples]") {
+  tiny_model tiny;
+  const example::tokenizer words(tiny.file());
+  const auto cache = tiny.open(named("fp16"), 60, 8);
+  example::decoder decode(tiny.model(), *cache, kvilt::host());
+  std::ostringstream out;
+  const std::vector<int> prompt = example::prompt_tokens(words, "a question of some length");
+  const example::generation_speed speed = example::answer(decode, words, prompt, 16, out);
+  CHECK(speed.prompt_tokens == static_cast<int>(prompt.size()));
+  CHECK(cache->length() == static_cast<kvilt::idx>(prompt.size()) + speed.answer_tokens);
+}
+
+TEST_CASE("decode_loop: labels keep apart and inside the picture", "[examples]") {
+  const std::vector<std::string> names(6, "a_long_policy_name");
+  const std::vector<example::point> points{{200, 200}, {204, 203}, {200, 206}, {590, 200}, {12, 300}, {300, 8}};
+  const auto labels = example::place_labels(names, points, {}, {0, 0}, {600, 400});
+  const double width = example::letter_width * double(names[0].size());
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    CHECK(labels[i].position.x >= 0);
+    CHECK(labels[i].position.x + width <= 600);
+    for (std::size_t j = 0; j < i; ++j) {
+      const bool apart = std::abs(labels[i].position.x - labels[j].position.x) >= width ||
+                         std::abs(labels[i].position.y - labels[j].position.y) >= example::line_height;
+      CHECK(apart);
+    }
+  }
+}
+
+TEST_CASE("decode_loop: the program writes the table of all default policies", "[examples]") {
+  tiny_model tiny;
+  const std::string text = write_text(), csv = support::temporary_path("decode.csv");
+  const program_result result = run_decode_loop("--model '" + tiny.path() + "' --text '" + text +
+                                                "' --positions 200 --tokens 4 --threads 2 --csv '" + csv + "'");
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  CHECK(result.err.empty());
+  const auto rows = csv_of(csv);
+  REQUIRE(rows.size() == 17);
+  const std::vector<std::string> columns{"policy",   "k_format", "v_format",        "layout",      "retention",
+                                         "sinks16",  "tail16",   "bytes_per_token", "cache_bytes", "kld_mean",
+                                         "kld_p999", "top1",     "dlnppl",          "dlnppl_se",   "tok_s"};
+  CHECK(rows[0] == columns);
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    INFO(rows[i][0]);
+    REQUIRE(rows[i].size() == columns.size());
+    CHECK(std::stod(rows[i][7]) > 0);
+    CHECK(std::stod(rows[i][8]) > 0);
+    CHECK(std::stod(rows[i][9]) >= 0);
+    CHECK(std::stod(rows[i][14]) > 0);
+  }
+  CHECK(rows[1][0] == "fp32");
+  CHECK(std::stod(rows[1][9]) == 0);
+  CHECK(std::stoll(rows[1][8]) == 2 * 2 * 2 * 16 * 4 * 200);  // layers, K and V, heads, dim, bytes, tokens
+  CHECK(rows[14] == [&] {
+    auto expected = rows[14];
+    const std::array<std::string, 7> known{
+        "paged16_int4_rot_s4_t64", "int4_rot", "int4_rot", "paged16", "all", "4", "64"};
+    std::copy(known.begin(), known.end(), expected.begin());
+    return expected;
+  }());
+  CHECK(rows[15][4] == "window256+4");
+  std::filesystem::remove(text);
+  std::filesystem::remove(csv);
+}
+
+TEST_CASE("decode_loop: what is wrong with the command line is said in one line", "[examples]") {
+  tiny_model tiny;
+  const std::string text = write_text();
+  const std::string model = "--model '" + tiny.path() + "' ", both = model + "--text '" + text + "' ";
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"", "--model"},
+      {"--model /nonexistent.gguf --generate-only", "/nonexistent.gguf"},
+      {"--model '" + text + "' --generate-only", "GGUF"},
+      {model, "--text"},
+      {model + "--text /nonexistent.txt", "/nonexistent.txt"},
+      {both + "--policy int9", "'int8'"},
+      {both + "--positions 500 --windows 50", "tokens"},
+      {both + "--positions 600", "context of 512"},
+      {both + "--positions 5", "--positions"},
+      {both + "--positions 200 --csv /nonexistent/a.csv", "/nonexistent/a.csv"},
+      {both + "--positions 200 --plot picture.gif", "picture.gif"},
+      {model + "--generate-only --tokens 600", "context"},
+      {both + "--threads 0", "--threads"},
+      {both + "--no-such-option", "--no-such-option"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    const program_result result = run_decode_loop(arguments);
+    INFO(arguments << "\n" << result.err);
+    CHECK(result.code == 2);
+    CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+    CHECK_THAT(result.err, support::containing(expected));
+  }
+  std::filesystem::remove(text);
+}
+
+TEST_CASE("decode_loop: help and the list of policies need no model", "[examples]") {
+  CHECK(run_decode_loop("--help").code == 0);
+  const program_result list = run_decode_loop("--list");
+  CHECK(list.code == 0);
+  CHECK_THAT(list.out, support::containing("paged16_int8_rot_s4_t64\n"));
+}
