@@ -48,6 +48,7 @@ std::vector<label> place_labels(const std::vector<std::string>& names, const std
                                 const std::vector<point>& path, point low, point high) {
   constexpr std::array<point, 8> directions{{{1, 0}, {-1, 0}, {0, -1}, {0, 1}, {1, -1}, {-1, -1}, {1, 1}, {-1, 1}}};
   std::vector<box> taken;
+  taken.reserve(points.size());
   for (const point& p : points) taken.push_back(around(p, marker));
   for (std::size_t i = 1; i < path.size(); ++i) add_line(path[i - 1], path[i], taken);
   const box picture{low, high};

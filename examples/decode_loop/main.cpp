@@ -62,7 +62,7 @@ void list_policies() {
 
 std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file.is_open() || file.bad()) throw std::runtime_error("cannot read " + path);
   return text;
 }
