@@ -70,8 +70,8 @@ TEST_CASE("attend: queries that see no key give nothing", "[attention]") {
 TEST_CASE("attend: an empty batch is legal", "[attention]") {
   const text t(5, 1, 16, 8);
   const planned_step s(host(), {}, {}, {}, 16, 8);
-  attention{causal{}}(host(), t.view(), s, rows<const float>{nullptr, 0, 0, 1}, rows<float>{nullptr, 0, 0, 1});
-  append(host(), t.view(), s, rows<const float>{nullptr, 0, 0, 1}, rows<const float>{nullptr, 0, 0, 1});
+  attention{causal{}}(host(), t.view(), s, rows<const float>{nullptr, 0, 0, 1, 16}, rows<float>{nullptr, 0, 0, 1, 8});
+  append(host(), t.view(), s, rows<const float>{nullptr, 0, 0, 1, 16}, rows<const float>{nullptr, 0, 0, 1, 8});
 }
 
 TEST_CASE("attend: a window as a variant is a window", "[attention]") {
@@ -125,8 +125,8 @@ TEST_CASE("attend: a caller's strides are taken as they lie", "[attention]") {
     for (int head = 0; head < 4; ++head)
       for (int d = 0; d < 16; ++d)
         strided[std::size_t((head * 30 + token) * 20 + d)] = q.row(token, head)[std::size_t(d)];
-  attention{causal{}}(host(), t.view(), s, rows<float>{strided.data(), 20, 600, 4}, rows<float>{out.data(), 9, 270, 4},
-                      {lse.data(), 5});
+  attention{causal{}}(host(), t.view(), s, rows<float>{strided.data(), 20, 600, 4, 16},
+                      rows<float>{out.data(), 9, 270, 4, 8}, {lse.data(), 5});
   for (int token = 0; token < 30; ++token) {
     for (int head = 0; head < 4; ++head) {
       CHECK(lse[std::size_t(token * 5 + head)] == packed.lse_of(token, head));
@@ -218,8 +218,8 @@ TEST_CASE("attend: StreamingLLM's positions are those of the cache", "[attention
       const step st = owner.begin(host(), s, counts, workspace);
       tensor<float> some(count, 2, dim);
       for (int i = 0; i < count * 2 * dim; ++i) some.data[std::size_t(i)] = q.data[std::size_t(first * 2 * dim + i)];
-      append(host(), owner.view(0), st, some.rows(), rows<const float>{k.rows().at(first, 0), dim, dim, 1},
-             rows<const float>{v.rows().at(first, 0), dim, dim, 1}, turned);
+      append(host(), owner.view(0), st, some.rows(), rows<const float>{k.rows().at(first, 0), dim, dim, 1, dim},
+             rows<const float>{v.rows().at(first, 0), dim, dim, 1, dim}, turned);
       answer<> a(count, 2, dim);
       attention<causal, cache_positions>({}, 0, {turned})(host(), owner.view(0), st, some.rows(), a.out.rows(),
                                                           a.lse_rows());

@@ -14,8 +14,7 @@ template <class T>
 void merge_into(const tensor<T>& a, std::vector<float> lse_a, const tensor<T>& b, std::vector<float> lse_b,
                 tensor<T>& out, std::vector<float>& lse) {
   const int heads = a.heads;
-  merge<T>(a.tokens(), heads, a.dim, a.rows(), {lse_a.data(), heads}, b.rows(), {lse_b.data(), heads}, out.rows(),
-           {lse.data(), heads});
+  merge(a.tokens(), a.rows(), {lse_a.data(), heads}, b.rows(), {lse_b.data(), heads}, out.rows(), {lse.data(), heads});
 }
 
 }  // namespace
@@ -26,8 +25,8 @@ TEST_CASE("state: keys split over two caches merge to one cache's answer", "[att
     const auto fill = [&](text& part, int first, int count) {
       if (count == 0) return;
       const planned_step s(host(), {0}, {count}, {}, 16, 24);
-      append(host(), part.view(), s, rows<const float>{all.k.rows().at(first, 0), 32, 16, 2},
-             rows<const float>{all.v.rows().at(first, 0), 48, 24, 2});
+      append(host(), part.view(), s, rows<const float>{all.k.rows().at(first, 0), 32, 16, 2, 16},
+             rows<const float>{all.v.rows().at(first, 0), 48, 24, 2, 24});
     };
     fill(part_a, 0, split), fill(part_b, split, 100 - split);
     const tensor<float> q = random_tensor(9, 5, 4, 16);

@@ -45,8 +45,8 @@ TEST_CASE("append: a fused QKV buffer is taken as it lies", "[cache]") {
   readable c(2, dim, dim);
   const planned_step s(host(), {0}, {10}, {}, dim, dim);
   const std::vector<float> before = fused.data;
-  append(host(), c.view(), s, rows<const float>{fused.data.data() + 4 * dim, row, dim, 2},
-         rows<const float>{fused.data.data() + 6 * dim, row, dim, 2});
+  append(host(), c.view(), s, rows<const float>{fused.data.data() + 4 * dim, row, dim, 2, dim},
+         rows<const float>{fused.data.data() + 6 * dim, row, dim, 2, dim});
   CHECK(fused.data == before);
   for (int t = 0; t < 10; ++t)
     for (int head = 0; head < 2; ++head) {
@@ -110,8 +110,8 @@ TEST_CASE("append: a row that leaves the tail is the 16-bit row encoded at once"
   std::vector<unsigned char> workspace(a.workspace_bytes(host(), 1));
   in_chunks(tokens, 4, [&](idx first, int count) {
     const step st = a.begin(host(), {&s, 1}, {&count, 1}, workspace);
-    append(host(), a.view(0), st, rows<float>{k.rows().at(first, 0), dim, dim, 1},
-           rows<float>{v.rows().at(first, 0), dim, dim, 1});
+    append(host(), a.view(0), st, rows<float>{k.rows().at(first, 0), dim, dim, 1, dim},
+           rows<float>{v.rows().at(first, 0), dim, dim, 1, dim});
     a.commit(st);
   });
   for (tensor<float>* t : {&k, &v})

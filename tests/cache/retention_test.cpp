@@ -26,6 +26,14 @@ std::string described(const setting& s) {
          std::to_string(s.max_step) + (s.ring ? ", ring" : "");
 }
 
+template <class Rule>
+Rule rule_of(const setting& s) {
+  if constexpr (Rule::slides)
+    return Rule(int(s.width));
+  else
+    return Rule();
+}
+
 /// One sequence in three memories (body, sinks, tail) in which slots hold positions instead of rows. What is read from
 /// them is compared with what the rule says, straight from its definition.
 template <class Rule>
@@ -33,9 +41,9 @@ class simulation {
  public:
   explicit simulation(const setting& s)
       : is_(s),
-        sinks_(s.width, s.sinks, 0, 0),
-        body_(s.width, s.sinks, s.exact_sinks ? 0 : s.sinks, s.ring ? s.width - 1 + s.max_step : 0),
-        tail_(s.width, s.sinks, 0, s.tail ? s.tail - 1 + s.max_step : 0),
+        sinks_(rule_of<Rule>(s), s.sinks),
+        body_(rule_of<Rule>(s), s.sinks, {s.exact_sinks ? 0 : s.sinks, s.ring ? s.width - 1 + s.max_step : 0}),
+        tail_(rule_of<Rule>(s), s.sinks, {0, s.tail ? s.tail - 1 + 2 * s.max_step : 0}),
         left_tail_(s.tail ? s.sinks : 0) {}
 
   idx length() const { return length_; }
@@ -181,15 +189,15 @@ TEST_CASE("retention: a ring never overwrites what a query of the step still see
 }
 
 TEST_CASE("retention: a ring one slot smaller would lose a token", "[cache]") {
-  const interval<part::body, window<>> small(5, 0, 0, 5 - 1 + 3 - 1);
+  const interval<part::body, window<>> small(window<>(5), 0, {0, 5 - 1 + 3 - 1});
   const lengths n{20, 23, 20, 23};
   CHECK(small.slot(n, 0, 0, 22) == small.at(n, 0, 0, 0).slot);
-  const interval<part::body, window<>> enough(5, 0, 0, 5 - 1 + 3);
+  const interval<part::body, window<>> enough(window<>(5), 0, {0, 5 - 1 + 3});
   CHECK(enough.slot(n, 0, 0, 22) != enough.at(n, 0, 0, 0).slot);
 }
 
 TEST_CASE("retention: windows at the edges of their width", "[cache]") {
-  const interval<part::body, window<>> body(4, 0, 0, 0);
+  const interval<part::body, window<>> body(window<>(4));
   for (const idx length : {0, 1, 3, 4, 5, 100}) {
     const lengths n{length, length + 1, length, length + 1};
     CHECK(body.count(n, 0, 0) == std::min<idx>(length + 1, 4));
@@ -201,16 +209,16 @@ TEST_CASE("retention: windows at the edges of their width", "[cache]") {
 
 TEST_CASE("retention: an empty sequence has no rows", "[cache]") {
   const lengths n{};
-  CHECK(interval<part::sinks, keep_all>(0, 4, 0, 0).count(n, 0, 0) == 0);
-  CHECK(interval<part::body, keep_all>(0, 4, 0, 0).count(n, 0, 0) == 0);
-  CHECK(interval<part::tail, window<>>(8, 4, 0, 8).count(n, 0, 0) == 0);
-  CHECK(interval<part::body, window<>>(8, 0, 0, 8).count(n, 0, 0) == 0);
+  CHECK(interval<part::sinks, keep_all>(keep_all(), 4).count(n, 0, 0) == 0);
+  CHECK(interval<part::body, keep_all>(keep_all(), 4).count(n, 0, 0) == 0);
+  CHECK(interval<part::tail, window<>>(window<>(8), 4, {0, 8}).count(n, 0, 0) == 0);
+  CHECK(interval<part::body, window<>>(window<>(8), 0, {0, 8}).count(n, 0, 0) == 0);
 }
 
 TEST_CASE("retention: positions in the cache close the gap between sinks and window", "[cache]") {
   for (const idx width : {1, 5, 16})
     for (const idx sinks : {1, 4}) {
-      const interval<part::sinks, window<>> keep(width, sinks, 0, 0);
+      const interval<part::sinks, window<>> keep(window<>(int(width)), sinks);
       for (idx query = 0; query < 50; ++query) {
         idx kept = 0;  // of the keys that the query sees
         for (idx key = 0; key <= query; ++key) kept += key < sinks || key > query - width;
@@ -229,7 +237,7 @@ TEST_CASE("retention: other libraries' window_left", "[cache]") {
 
 TEST_CASE("retention: positions beyond 2^31", "[cache]") {
   const idx far = (idx(1) << 33) + 5;
-  const interval<part::body, window<>> ring(100, 4, 4, 106);
+  const interval<part::body, window<>> ring(window<>(100), 4, {4, 106});
   const lengths n{far, far + 7, far, far + 7};
   CHECK(ring.count(n, 0, 0) == 106);
   CHECK(ring.at(n, 0, 0, 105).position == far + 6);

@@ -43,7 +43,7 @@ std::vector<float> talk(int k_dim, int v_dim, Make view_of_layer) {
 template <class Layout, class K, class V>
 auto one_segment(const Layout& layout, const K& k, const V& v, const geometry& planes) {
   using body = segment<Layout, interval<part::body, keep_all>, K, V>;
-  return make_view<memory_space::host>(heads, body{layout, interval<part::body, keep_all>(0, 0, 0, 0), k, v, planes});
+  return make_view<memory_space::host>(heads, body{layout, interval<part::body, keep_all>(), k, v, planes});
 }
 
 template <class K, class V>
@@ -114,9 +114,10 @@ TEST_CASE("view: three segments by hand are one softmax", "[cache]") {
   using tail_of = segment<contiguous, interval<part::tail, keep_all>, fp32<>>;
   const auto three = [&](int layer) {
     return make_view<memory_space::host>(
-        heads, sinks_of{{sinks}, {0, sinks, 0, 0}, f, f, first.planes(layer)},
-        body{paged<>(3, table.data(), 20), {0, sinks, 0, 0}, f, f, middle.planes(layer)},
-        tail_of{{60}, {0, sinks, 0, 60}, f, f, last.planes(layer)});
+        heads, sinks_of{{sinks}, interval<part::sinks, keep_all>(keep_all(), sinks), f, f, first.planes(layer)},
+        body{paged<>(3, table.data(), 20), interval<part::body, keep_all>(keep_all(), sinks), f, f,
+             middle.planes(layer)},
+        tail_of{{60}, interval<part::tail, keep_all>(keep_all(), sinks, {0, 60}), f, f, last.planes(layer)});
   };
   static_assert(decltype(three(0))::segments == 3);
   CHECK(same_bits(talk(16, 16, three), talk_contiguously(f, f)));

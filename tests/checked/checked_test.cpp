@@ -37,7 +37,7 @@ struct engine {
     step s = planned;
     s.items = items.data();
     const auto v = make_view<memory_space::host>(
-        heads, body_of<Layout>{layout, interval<part::body, keep_all>(0, 0, 0, 0), q8<>(16), fp16<>(16), planes});
+        heads, body_of<Layout>{layout, interval<part::body, keep_all>(), q8<>(16), fp16<>(16), planes});
     answer<> a(20, heads, 16);
     const auto unwritten = a.lse;
     try {

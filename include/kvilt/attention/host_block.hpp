@@ -11,14 +11,14 @@
 #include <cmath>
 #include <utility>
 
-namespace kvilt::inline v0::detail {
+namespace kvilt::inline KVILT_ABI::detail {
 
 /// e^x for x <= 0 to about one unit in the last place, as straight code that compilers vectorise; 0 below -87.
+/// NOTE: no step relies on the order of additions, so -ffast-math leaves it right (but for NaN).
 inline float exp_nonpositive(float x) {
   constexpr float log2e = 1.44269504088896341f, ln2_high = 0.693145751953125f, ln2_low = 1.42860682030941723212e-6f;
-  constexpr float round = 12582912.0f;  // 1.5 x 2^23: adding it rounds to an integer
-  const float shifted = x * log2e + round, n = shifted - round;
-  const float r = (x - n * ln2_high) - n * ln2_low;
+  const int n = int((x > -88.0f ? x : -88.0f) * log2e - 0.5f);  // towards 0, so to nearest for x <= 0
+  const float r = (x - float(n) * ln2_high) - float(n) * ln2_low;
   float p = 1.9875691500e-4f;  // minimax polynomial of (e^r - 1 - r) / r^2 (S. Moshier, Cephes expf)
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -26,7 +26,7 @@ inline float exp_nonpositive(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   const float e = p * r * r + r + 1;
-  const float power = float_of((bits_of(shifted) - bits_of(round) + 127u) << 23);
+  const float power = float_of(std::uint32_t(n + 127) << 23);
   return x < -87.0f ? 0.0f : e * power;
 }
 
@@ -56,9 +56,9 @@ inline void add_weighted(float* out, const float* v, int stride, const float* we
 
 /// Attention of up to `host_tile::rows` query rows of one sequence and KV head over all segments.
 ///
-/// Keys stream through a tile of `host_tile::tokens` rows, decoded once for all query rows while they are in cache.
-/// Tiles are cut from the stream of live rows, across runs, pages and segments, so that bits do not depend on where
-/// rows lie.
+/// Keys stream through a tile of `host_tile::tokens` rows, decoded once for all query rows while they are in cache. A
+/// token's place in the tiles is its position, across runs, pages and segments, so that a query's bits depend neither on
+/// where rows lie nor on which other queries share the block.
 template <class View, class Variant, class Positions>
 class host_block {
  public:
@@ -105,9 +105,14 @@ class host_block {
     const idx rows = seg.retention.count(item_.n, item_.sequence, head_);
     for (idx i = first_row(seg, rows); i < rows;) {
       const kept_row kept = seg.retention.at(item_.n, item_.sequence, head_, i);
-      if (Segment::retention_type::ordered && kept.position >= range_.last) break;
+      constexpr bool ordered = Segment::retention_type::ordered;
+      if (ordered && kept.position >= range_.last) break;
       const place p = seg.layout.locate(item_.sequence, head_, kept.slot);
-      const int run = int(smaller(smaller(kept.run, p.run), smaller(rows - i, host_tile::tokens - filled_)));
+      const int first = ordered ? int(kept.position % host_tile::tokens) : filled_;
+      const int run = int(smaller(smaller(kept.run, p.run), smaller(rows - i, host_tile::tokens - first)));
+      i += run;
+      if (p.page < 0) continue;
+      if (ordered) open_tile(kept.position / host_tile::tokens, first);
       for (int t = 0; t < run; ++t) {
         const place at{p.page, p.row + t, 1};
         decode_row(seg.k, seg.k_row(at, head_), k_ + (filled_ + t) * k_dim_);
@@ -115,7 +120,6 @@ class host_block {
       }
       score(seg.retention, q, kept.position, run);
       filled_ += run;
-      i += run;
       if (filled_ == host_tile::tokens) absorb();
     }
   }
@@ -164,6 +168,16 @@ class host_block {
     } else {
       return q_;
     }
+  }
+
+  /// Makes the tile's next row that of position `tile * host_tile::tokens + first`; rows passed over are hidden.
+  void open_tile(idx tile, int first) {
+    if (tile != tile_ || first < filled_) absorb();
+    tile_ = tile;
+    for (int r = 0; r < count_; ++r)
+      std::fill(scores_ + r * host_tile::tokens + filled_, scores_ + r * host_tile::tokens + first,
+                -__builtin_huge_valf());
+    filled_ = first;
   }
 
   /// The first row that any query may see.
@@ -247,7 +261,8 @@ class host_block {
   const step_item& item_;
   int head_, group_, k_dim_, v_dim_;
   int first_ = 0, count_ = 0, filled_ = 0;
-  position_range range_{idx(1) << 62, 0};
+  idx tile_ = 0;  // which tile of positions is being filled
+  position_range range_{no_end, 0};
   float* q_;         // [rows][k_dim], in the view's rotation
   float* q_turned_;  // [rows][k_dim], for a segment that counts positions in the cache
   float* k_;         // [tokens][k_dim]
@@ -258,4 +273,4 @@ class host_block {
   float sum_[host_tile::rows];
 };
 
-}  // namespace kvilt::inline v0::detail
+}  // namespace kvilt::inline KVILT_ABI::detail

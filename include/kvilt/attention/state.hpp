@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Weights with which two partial softmaxes over disjoint keys are added: out = a * out_a + b * out_b, and the natural
 /// log-sum-exp over both. The one algebra under split keys, shared prefixes and several devices; an empty part has
@@ -24,10 +24,13 @@ struct merge_weights {
   }
 };
 
-/// Merges finished partial results over disjoint keys: out and lse may be a's own. All rows are [tokens][q heads][dim].
-template <class T>
-void merge(idx tokens, int heads, int dim, rows<const T> a, natural_lse lse_a, rows<const T> b, natural_lse lse_b,
-           rows<T> out, natural_lse lse) {
+/// Merges finished partial results over disjoint keys; out and lse may be a's own. All rows are [tokens][heads][dim].
+/// Throws `invalid_argument` where heads or dims differ.
+template <class A, class B, class Out>
+void merge(idx tokens, rows<A> a, natural_lse lse_a, rows<B> b, natural_lse lse_b, rows<Out> out, natural_lse lse) {
+  const int heads = out.heads, dim = out.dim;
+  detail::expects(a.heads == heads && b.heads == heads && a.dim == dim && b.dim == dim, "results of ", a.heads, " and ",
+                  b.heads, " heads of ", a.dim, " and ", b.dim, " numbers are merged into ", heads, " of ", dim);
   for (idx t = 0; t < tokens; ++t)
     for (int h = 0; h < heads; ++h) {
       const merge_weights w = merge_weights::of(lse_a.at(t, h), lse_b.at(t, h));
@@ -41,4 +44,4 @@ void merge(idx tokens, int heads, int dim, rows<const T> a, natural_lse lse_a, r
     }
 }
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

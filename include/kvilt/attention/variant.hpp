@@ -6,7 +6,7 @@
 #include <concepts>
 #include <type_traits>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Which (query, key) pair a variant is asked about.
 struct where {
@@ -39,6 +39,25 @@ consteval bool check_variant() {
   static_assert(attention_variant<A>,
                 "kvilt: an attention variant is trivially copyable and has `float score(kvilt::where, float) const` or "
                 "`bool keep(kvilt::where) const`, or both");
+  // NOTE: a hook that cannot be called as a kernel would is a mistake, not an absence.
+  if constexpr (requires { &A::keep; })
+    static_assert(
+        requires(const A a, where w) {
+          { a.keep(w) } -> std::same_as<bool>;
+        },
+        "kvilt: a variant's `keep` must be `bool keep(const kvilt::where&) const`");
+  if constexpr (requires { &A::score; })
+    static_assert(
+        requires(const A a, where w, float s) {
+          { a.score(w, s) } -> std::same_as<float>;
+        },
+        "kvilt: a variant's `score` must be `float score(const kvilt::where&, float) const`");
+  if constexpr (requires { &A::tiles; })
+    static_assert(
+        requires(const A a, where w) {
+          { a.tiles(w) } -> std::same_as<position_range>;
+        },
+        "kvilt: a variant's `tiles` must be `kvilt::position_range tiles(const kvilt::where&) const`");
   return true;
 }
 
@@ -54,7 +73,7 @@ KVILT_HD constexpr position_range tiles_of(const A& a, const where& w) {
   if constexpr (requires { a.tiles(w); })
     return a.tiles(w);
   else
-    return {0, idx(1) << 62};
+    return {0, no_end};
 }
 template <class A>
 KVILT_HD constexpr float scored(const A& a, const where& w, float s) {
@@ -114,4 +133,4 @@ constexpr auto compose(First first, Rest... rest) {
 static_assert(attention_variant<full> && attention_variant<causal> && attention_variant<causal_window> &&
               attention_variant<composed<causal, causal_window>>);
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

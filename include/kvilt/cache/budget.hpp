@@ -1,20 +1,21 @@
 #pragma once
 
+#include <kvilt/cache/check.hpp>
 #include <kvilt/cache/policy.hpp>
 #include <kvilt/core/error.hpp>
 
 #include <cstddef>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// How large a cache is to be.
 struct cache_shape {
   int layers = 0;
   int kv_heads = 0;
   int sequences = 1;   // open at one time
-  idx tokens = 0;      // in all sequences together; a window keeps what its rule says, whatever is given here
+  idx tokens = 0;      // in all sequences together; a ring has room for its window whatever is given here
   idx max_length = 0;  // longest sequence; 0: `tokens` where pages are shared, `tokens / sequences` where they are not
-  int max_step = 1;    // most tokens that one step appends to one sequence; windows and tails keep room for them
+  int max_step = 1;    // most tokens that one step appends to one sequence where a window or a tail keeps room for them
 };
 
 /// Bytes of one cache, exact: what the owner asks of its memory resource, to the byte.
@@ -105,11 +106,12 @@ struct arrangement {
     body_sinks = Policy::exact_sinks ? 0 : Policy::sinks;
     const idx longest = s.max_length ? s.max_length : tabled ? s.tokens : ceil_div(s.tokens, s.sequences);
     max_length = longest;
-    request = {s.sequences, larger(body_rows(longest), 1), s.kv_heads};
+    request = {s.sequences, round_up(larger(body_rows(longest), 1), Policy::tile), s.kv_heads};
     if constexpr (Policy::retention_type::slides && !tabled) {
       window_slots = p.retention.width() - 1 + s.max_step;
       request.slots = body_sinks + window_slots;
     }
+    expects(request.slots < idx(1) << 31, "a sequence needs ", request.slots, " slots; fewer than 2^31 are supported");
     page_rows = p.layout.page_rows(request);
     expects(page_rows >= 1, "a page of ", page_rows, " rows; at least 1 is needed");
     expects(page_rows % Policy::tile == 0, "a page of ", page_rows, " rows does not hold whole tiles of ",
@@ -126,7 +128,8 @@ struct arrangement {
     if constexpr (Policy::exact_sinks > 0)
       sinks = make_storage(p.k_exact(), p.v_exact(), s.kv_heads, s.sequences, Policy::exact_sinks);
     if constexpr (Policy::tail > 0) {
-      tail_slots = Policy::tail + Policy::tile - 1 + s.max_step - 1;
+      // NOTE: what the step appends and what leaves in it are there at once: neither overwrites the other.
+      tail_slots = Policy::tail + Policy::tile - 1 + 2 * idx(s.max_step) - 1;
       tail = make_storage(p.k_exact(), p.v_exact(), s.kv_heads, s.sequences, tail_slots);
     }
     count(p, s, pages);
@@ -146,12 +149,6 @@ struct arrangement {
   static double row_bytes(const F& f) {
     return double(round_up(f.code_bytes(), 16) + f.param_bytes()) / F::rows;
   }
-  template <class F>
-  static void check_groups(const char* which, const F& f) {
-    if constexpr (requires { f.group(); })
-      expects(f.dim() % f.group() == 0, which, " rows have ", f.dim(), " numbers; whole groups of ", f.group(),
-              " are needed");
-  }
   static void check(const Policy& p, const cache_shape& s) {
     expects(s.layers >= 1, "layers is ", s.layers, "; at least 1 is needed");
     expects(s.kv_heads >= 1, "kv_heads is ", s.kv_heads, "; at least 1 is needed");
@@ -161,12 +158,11 @@ struct arrangement {
     expects(s.tokens < idx(1) << 31 && s.max_length < idx(1) << 31, "tokens is ", s.tokens, " and max_length ",
             s.max_length, "; both must be below 2^31");
     expects(s.max_step >= 1, "max_step is ", s.max_step, "; at least 1 is needed");
-    expects(p.k.dim() >= 8 && p.k.dim() % 8 == 0, "K rows have ", p.k.dim(),
-            " numbers; a positive multiple of 8 is needed");
-    expects(p.v.dim() >= 8 && p.v.dim() % 8 == 0, "V rows have ", p.v.dim(),
-            " numbers; a positive multiple of 8 is needed");
-    check_groups("K", p.k);
-    check_groups("V", p.v);
+    const double rows = double(s.layers) * s.kv_heads * double(s.tokens + s.sequences * (2.0 * s.max_step + 1024));
+    expects(rows * (p.k.dim() + p.v.dim()) * 8 < 4e18, "a cache of ", s.layers, " layers, ", s.kv_heads,
+            " KV heads and ", s.tokens, " tokens is beyond 64 bits");
+    check_format_dim("K", p.k);
+    check_format_dim("V", p.v);
     if constexpr (Policy::retention_type::slides)
       expects(p.retention.width() >= 1, "a window of ", p.retention.width(), " tokens; at least 1 is needed");
   }
@@ -193,4 +189,4 @@ budget plan_bytes(const Policy& p, const cache_shape& s) {
   return detail::arrangement<Policy>(p, s).bytes;
 }
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

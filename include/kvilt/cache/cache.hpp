@@ -8,12 +8,13 @@
 #include <algorithm>
 #include <vector>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Owns K and V of a group of layers of one shape, the page tables and the sequences' lengths.
 ///
 /// A sequence is opened, room is reserved ahead, and each forward pass is a step: `begin`, then `append` and attention
-/// on the view of each layer, then `commit` of what was accepted. Nothing is written by a call that throws.
+/// on the view of each layer, then `commit` of what was accepted, or `abort`. A step and its workspace serve until then;
+/// used later it would write over committed tokens. Nothing is written by a call that throws.
 /// Not thread-safe; the views may be read from any thread between `begin` and `commit`.
 template <class Policy, memory_space Space = memory_space::host>
 class cache {
@@ -30,6 +31,7 @@ class cache {
         table_(from, std::size_t(plan_.bytes.table_bytes)),
         pool_(tabled ? plan_.body.pages : 0),
         entries_(std::size_t(shape.sequences)) {
+    begun_.reserve(entries_.size());
     static_assert(Space == memory_space::host, "kvilt: this header owns host memory");
     std::fill_n(table(), plan_.bytes.table_width * shape.sequences, page_id(-1));
     for (int s = shape.sequences; s-- > 0;) closed_.push_back(s);
@@ -37,8 +39,14 @@ class cache {
 
   const budget& bytes() const { return plan_.bytes; }
   const cache_shape& shape() const { return shape_; }
-  idx free_pages() const { return pool_.free(); }
-  idx max_length() const { return plan_.max_length; }
+  /// The longest that a sequence may get; a ring has no end.
+  idx max_length() const { return plan_.window_slots ? detail::no_end : plan_.max_length; }
+
+  int free_sequences() const { return int(closed_.size()); }
+  /// Pages that no sequence has; where pages come by arithmetic, those of the sequences not open.
+  idx free_pages() const { return tabled ? pool_.free() : plan_.body.pages / shape_.sequences * free_sequences(); }
+  /// Tokens that the free pages hold.
+  idx free_tokens() const { return tabled ? pool_.free() * plan_.page_rows : plan_.max_length * free_sequences(); }
 
   /// A new, empty sequence. Throws `out_of_pages` when all are open.
   sequence open() {
@@ -61,7 +69,8 @@ class cache {
   /// Committed tokens.
   idx length(sequence s) const { return find(s).length; }
 
-  /// Makes room for `tokens` more than are committed. Throws `out_of_pages`, or `invalid_argument` beyond `max_length`.
+  /// Makes room for `tokens` more than are committed; what a window over pages reserves it holds, so a few steps at a
+  /// time are enough for it. Throws `out_of_pages`, or `invalid_argument` beyond `max_length`.
   void reserve(sequence s, idx tokens) {
     const idx missing = missing_pages(s, tokens);
     detail::expects<out_of_pages>(missing <= pool_.free(), "sequence ", s.slot, " needs ", missing, " more pages for ",
@@ -99,11 +108,10 @@ class cache {
     detail::expects(layer >= 0 && layer < shape_.layers, "layer ", layer, "; the cache has layers 0 to ",
                     shape_.layers - 1);
     unsigned char* base = data_.data() + layer * plan_.layer_bytes();
-    const idx width = policy_.retention.width();
     using rule = typename Policy::retention_type;
     const typename Policy::body_segment body{
-        bound(), interval<part::body, rule>(width, Policy::sinks, first_body_slot(), plan_.window_slots), policy_.k,
-        policy_.v, plan_.body.at(base)};
+        bound(), interval<part::body, rule>(policy_.retention, Policy::sinks, {first_body_slot(), plan_.window_slots}),
+        policy_.k, policy_.v, plan_.body.at(base)};
     unsigned char* exact = base + plan_.body.layer_bytes();
     if constexpr (Policy::sinks > 0 && Policy::tail > 0)
       return view_type(shape_.kv_heads, sinks(base, exact), body, tail(exact + plan_.sinks.layer_bytes()));
@@ -121,7 +129,7 @@ class cache {
   }
 
   /// Plans a step in which sequence `sequences[i]` appends `new_tokens[i]` tokens (0 is legal). Room must be reserved.
-  /// `rope_positions`: one of each new token, or empty for positions in the text.
+  /// `rope_positions`: one of each new token, read while the step is in use, or empty for positions in the text.
   step begin(const host& exec, std::span<const sequence> sequences, std::span<const int> new_tokens,
              std::span<unsigned char> workspace, std::span<const idx> rope_positions = {}) {
     check_idle("begin");
@@ -146,33 +154,29 @@ class cache {
       e.written = larger(e.written, items[i].n.after);
     }
     s.serial = ++serial_;
-    begun_ = s.items;
+    begun_at_ = s.items;
+    begun_.assign(items, items + s.size);
     idle_ = false;
     return s;
   }
 
-  /// Ends the step: lengths grow by `accepted[i]` tokens each, or by all. Every layer must have appended.
+  /// Ends the step: lengths grow by `accepted[i]` tokens each, or by all. Every layer must have appended what is
+  /// accepted.
   void commit(const step& s, std::span<const int> accepted = {}) {
-    detail::expects(!idle_ && s.serial == serial_ && s.items == begun_, "step ", s.serial,
-                    " is committed; the one begun last is ", serial_, idle_ ? ", already committed" : "");
-    detail::expects(accepted.empty() || int(accepted.size()) == s.size, "a step of ", s.size, " sequences has ",
-                    accepted.size(), " accepted counts; one of each or none is needed");
+    detail::expects(!idle_ && s.serial == serial_ && s.items == begun_at_, "step ", s.serial,
+                    " is committed; the one begun last is ", serial_, idle_ ? ", already ended" : "");
+    detail::expects(accepted.empty() || accepted.size() == begun_.size(), "a step of ", begun_.size(),
+                    " sequences has ", accepted.size(), " accepted counts; one of each or none is needed");
     for (std::size_t i = 0; i < accepted.size(); ++i)
-      detail::expects(accepted[i] >= 0 && accepted[i] <= s.items[i].new_tokens, "sequence ", s.items[i].sequence,
-                      " accepts ", accepted[i], " of ", s.items[i].new_tokens, " tokens");
-    for (int i = 0; i < s.size; ++i) {
-      const step_item& item = s.items[i];
-      entry& e = entries_[std::size_t(item.sequence)];
-      e.length = item.n.before + (accepted.empty() ? item.new_tokens : accepted[std::size_t(i)]);
-      if constexpr (Policy::tail > 0) e.body = item.n.body_after;
-      if constexpr (Policy::tail > 0 && slides) {
-        const idx hidden = smaller(item.n.before + 1 - policy_.retention.width(), item.n.body_after);
-        if (item.n.body_before < hidden) e.lost = larger(e.lost, hidden);
-      }
-      release_left_of_window(item.sequence);
-    }
+      detail::expects(accepted[i] >= 0 && accepted[i] <= begun_[i].new_tokens, "sequence ", begun_[i].sequence,
+                      " accepts ", accepted[i], " of ", begun_[i].new_tokens, " tokens");
+    for (std::size_t i = 0; i < begun_.size(); ++i)
+      grow(begun_[i], accepted.empty() ? begun_[i].new_tokens : accepted[i]);
     idle_ = true;
   }
+
+  /// Ends the step begun last, if there is one, as if it had not been: for a forward pass that failed, at any layer.
+  void abort() { idle_ = true; }
 
  private:
   static constexpr bool tabled = !fixed_layout<typename Policy::layout_type>;
@@ -195,8 +199,8 @@ class cache {
   idx first_body_slot() const { return plan_.body_sinks; }
 
   const entry& find(sequence s) const {
-    detail::expects(s.slot >= 0 && s.slot < shape_.sequences, "sequence ", s.slot, "; the cache has 0 to ",
-                    shape_.sequences - 1);
+    detail::expects(s.slot >= 0 && std::size_t(s.slot) < entries_.size(), "sequence ", s.slot, "; the cache has 0 to ",
+                    idx(entries_.size()) - 1);
     const entry& e = entries_[std::size_t(s.slot)];
     detail::expects(e.open && e.generation == s.generation, "sequence ", s.slot, " (opened as its ", s.generation,
                     "th) is closed");
@@ -214,7 +218,7 @@ class cache {
       return policy_.layout.bind(plan_.request);
   }
   auto sinks(unsigned char* body, unsigned char* exact) const {
-    const interval<part::sinks, typename Policy::retention_type> keep(policy_.retention.width(), Policy::sinks, 0, 0);
+    const interval<part::sinks, typename Policy::retention_type> keep(policy_.retention, Policy::sinks);
     if constexpr (Policy::exact_sinks > 0)
       return typename Policy::sinks_segment{
           {Policy::sinks}, keep, policy_.k_exact(), policy_.v_exact(), plan_.sinks.at(exact)};
@@ -222,11 +226,23 @@ class cache {
       return typename Policy::sinks_segment{bound(), keep, policy_.k, policy_.v, plan_.body.at(body)};
   }
   auto tail(unsigned char* exact) const {
-    return typename Policy::tail_segment{{plan_.tail_slots},
-                                         {policy_.retention.width(), Policy::sinks, 0, plan_.tail_slots},
-                                         policy_.k_exact(),
-                                         policy_.v_exact(),
-                                         plan_.tail.at(exact)};
+    const interval<part::tail, typename Policy::retention_type> keep(policy_.retention, Policy::sinks,
+                                                                     {0, plan_.tail_slots});
+    return typename Policy::tail_segment{
+        {plan_.tail_slots}, keep, policy_.k_exact(), policy_.v_exact(), plan_.tail.at(exact)};
+  }
+
+  void grow(const step_item& item, int accepted) {
+    // NOTE: nothing accepted is as good as aborted: what may not have left the tail in every layer leaves it again.
+    if (accepted == 0) return;
+    entry& e = entries_[std::size_t(item.sequence)];
+    e.length = item.n.before + accepted;
+    if constexpr (Policy::tail > 0) e.body = item.n.body_after;
+    if constexpr (Policy::tail > 0 && slides) {
+      const idx hidden = smaller(item.n.before + 1 - policy_.retention.width(), item.n.body_after);
+      if (item.n.body_before < hidden) e.lost = larger(e.lost, hidden);
+    }
+    release_left_of_window(item.sequence);
   }
 
   /// Lengths of a step that appends `tokens`. NOTE: the step's first query still sees a whole tail in 16 bit, and only
@@ -234,6 +250,7 @@ class cache {
   static lengths grown(const entry& e, int tokens) {
     const idx after = e.length + tokens;
     if constexpr (Policy::tail == 0) return {e.length, after, e.length, after};
+    if (tokens == 0) return {e.length, after, e.body, e.body};
     const idx outside = larger(e.length + 1 - Policy::tail - Policy::sinks, 0) / Policy::tile * Policy::tile;
     return {e.length, after, e.body, larger(e.body, Policy::sinks + outside)};
   }
@@ -310,9 +327,10 @@ class cache {
   page_pool pool_;
   std::vector<entry> entries_;
   std::vector<int> closed_;
-  std::uint64_t serial_ = 0;  // of the step begun last
-  std::uint64_t checks_ = 0;  // calls of begin
-  const step_item* begun_ = nullptr;
+  std::uint64_t serial_ = 0;      // of the step begun last
+  std::uint64_t checks_ = 0;      // calls of begin
+  std::vector<step_item> begun_;  // its items: the workspace is the caller's
+  const step_item* begun_at_ = nullptr;
   bool idle_ = true;
 };
 
@@ -323,4 +341,4 @@ void in_chunks(idx tokens, int max_step, Body&& body) {
   for (idx first = 0; first < tokens; first += max_step) body(first, int(smaller(max_step, tokens - first)));
 }
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

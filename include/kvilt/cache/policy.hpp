@@ -1,12 +1,13 @@
 #pragma once
 
 #include <kvilt/cache/view.hpp>
+#include <kvilt/core/error.hpp>
 #include <kvilt/format/floating.hpp>
 #include <kvilt/format/rotate.hpp>
 #include <kvilt/layout/contiguous.hpp>
 #include <kvilt/layout/paged.hpp>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 namespace detail {
 
@@ -46,6 +47,7 @@ struct policy {
   static_assert(Sinks >= 0 && Tail >= 0, "kvilt: counts of 16-bit tokens are not negative");
   static_assert(Sinks == 0 || Retention::sinks() == 0 || Retention::sinks() == Sinks,
                 "kvilt: a window's sinks and the 16-bit sinks are the same tokens: give the same count or none");
+  static_assert(!Retention::slides || (K::rows == 1 && V::rows == 1), "kvilt: a window takes token formats only");
   static_assert(Tail > 0 || (K::rows == 1 && V::rows == 1),
                 "kvilt: a tile format needs a 16-bit tail in which its next tile gathers");
 
@@ -78,7 +80,11 @@ struct policy {
       : layout(l), k(k_rows), v(v_rows), retention(r) {}
   /// Formats whose K and V rows have `dim` numbers each.
   constexpr explicit policy(int dim, const Retention& r = {}, const Layout& l = {})
-      : layout(l), k(dim), v(dim), retention(r) {}
+      : layout(l), k(dim), v(dim), retention(r) {
+    if (k.dim() != dim || v.dim() != dim)
+      detail::expects(false, "a policy whose rows have ", k.dim(), " and ", v.dim(), " numbers is made for rows of ",
+                      dim);
+  }
 
   constexpr exact_k k_exact() const { return exact_k(k.dim()); }
   constexpr exact_v v_exact() const { return exact_v(v.dim()); }
@@ -112,4 +118,4 @@ struct view_choice {
 template <memory_space Space, class P>
 using view_of = typename detail::view_choice<Space, P>::type;
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

@@ -6,7 +6,7 @@
 #include <concepts>
 #include <type_traits>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// One kept row: the slot it lies in, the token's position in the text, and for how many rows from here on slot and
 /// position both go up by one.
@@ -17,16 +17,20 @@ struct kept_row {
 };
 
 /// A retention says which tokens of a sequence stay, in which slot, reporting which position, per (sequence, KV head).
-///   `static constexpr bool ordered`                       positions go up with the row number
-///   `idx count(lengths, int sequence, int head) const`    live rows; every one is in bounds and written
-///   `kept_row at(lengths, int sequence, int head, idx i) const`    i in [0, count)
-///   `idx slot(lengths, int sequence, int head, idx position) const`  where the token is to be written, -1 if not here
-///   `bool sees(idx q_position, idx k_position) const`     what the rule itself hides, e.g. keys left of a window
+///   `static constexpr bool ordered`    positions go up with the row number
+///   `idx count(lengths, int sequence, int head) const`
+///                                      live rows; every one is in bounds and written
+///   `kept_row at(lengths, int sequence, int head, idx i) const`
+///                                      i in [0, count)
+///   `idx slot(lengths, int sequence, int head, idx position) const`
+///                                      where the token is to be written, -1 if not here
+///   `bool sees(idx q_position, idx k_position) const`
+///                                      what the rule itself hides, e.g. keys left of a window
 /// Optional:
-///   `position_range leaving(lengths) const`               tokens that this step moves from here to another segment
-///   `idx in_cache(idx q_position) const`                  the query's position when keys are numbered by their place
-///   in
-///                                                         the cache (StreamingLLM)
+///   `position_range leaving(lengths) const`, `idx slot_of(idx position) const`
+///                                      tokens that this step moves from here to another segment, and where they lie
+///   `idx in_cache(idx q_position) const`
+///                                      the query's position when keys are numbered by their place in the cache
 template <class R>
 concept kv_retention = std::is_trivially_copyable_v<R> && requires(const R r, lengths n, int i, idx j) {
   { R::ordered } -> std::convertible_to<bool>;
@@ -73,6 +77,12 @@ enum class part : unsigned char {
   tail    // the newest tokens, still in 16 bit
 };
 
+/// Slots of one part: that of its first token, and how many are reused in turn (0: every token has its own).
+struct slot_range {
+  idx first = 0;
+  idx reused = 0;
+};
+
 /// The rows of one part under one rule, in the order of their positions.
 template <part Part, class Rule>
 class interval {
@@ -81,10 +91,9 @@ class interval {
   static constexpr bool slides = Rule::slides && Part != part::sinks;
 
   constexpr interval() = default;
-  /// `sinks`: tokens that belong to the sinks' part. `first_slot`: the slot of the part's first token. `capacity`:
-  /// slots that are reused in turn, or 0 where every token has a slot of its own.
-  constexpr interval(idx width, idx sinks, idx first_slot, idx capacity)
-      : width_(width), sinks_(sinks), first_slot_(first_slot), capacity_(capacity) {}
+  /// `sinks`: tokens that belong to the sinks' part.
+  constexpr explicit interval(const Rule& rule, idx sinks = 0, slot_range slots = {})
+      : width_(rule.width()), sinks_(sinks), first_slot_(slots.first), capacity_(slots.reused) {}
 
   KVILT_HD constexpr idx count(lengths n, int, int) const {
     const position_range r = range(n);
@@ -127,7 +136,7 @@ class interval {
     return r;
   }
 
-  idx width_ = 0;
+  idx width_ = Rule().width();
   idx sinks_ = 0;
   idx first_slot_ = 0;
   idx capacity_ = 0;
@@ -136,4 +145,4 @@ class interval {
 static_assert(kv_retention<interval<part::body, keep_all>> && kv_retention<interval<part::sinks, window<8, 4>>> &&
               kv_retention<interval<part::tail, keep_all>>);
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

@@ -4,7 +4,7 @@
 #include <kvilt/format/format.hpp>
 #include <kvilt/layout/layout.hpp>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// One of K codes, K params, V codes, V params: a base and strides in bytes, taken from the allocation, never rebuilt
 /// from shapes.
@@ -57,4 +57,4 @@ concept kv_segment = std::is_trivially_copyable_v<S> && kv_layout<typename S::la
   { s.v_row(p, head) } -> std::same_as<row_ref>;
 };
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <span>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// One sequence's part of a step.
 struct step_item {
@@ -36,13 +36,14 @@ struct step {
   std::uint64_t serial = 0;  // of the owner that planned it; 0: an engine's own
 };
 
-/// What an engine that owns its memory says of a batch; the arrays are read when the step is planned.
+/// What an engine that owns its memory says of a batch; read when the step is planned, but for the positions.
 struct batch {
-  std::span<const int> sequences;            // rows of the view's tables
-  std::span<const idx> length_before;        // tokens in the cache before the step, of each
-  std::span<const int> new_tokens;           // appended by each; 0 is legal
-  std::span<const int> queries = {};         // query rows of each; empty: as many as new tokens
-  std::span<const idx> rope_positions = {};  // of every new token, as many as queries; empty: positions in the text
+  std::span<const int> sequences;      // rows of the view's tables
+  std::span<const idx> length_before;  // tokens in the cache before the step, of each
+  std::span<const int> new_tokens;     // appended by each; 0 is legal
+  std::span<const int> queries = {};   // query rows of each; empty: as many as new tokens
+  // Of every new token, as many as queries; empty: positions in the text. Read while the step is in use.
+  std::span<const idx> rope_positions = {};
 };
 
 /// Bytes of workspace for the host's verbs: steps of up to `sequences` sequences over views whose rows have `k_dim` and
@@ -116,6 +117,10 @@ inline step plan(const host&, const batch& b, std::span<unsigned char> workspace
                     b.sequences[i], " has positions for RoPE, ", b.new_tokens[i], " new tokens and ",
                     b.queries.empty() ? 0 : b.queries[i], " queries; as many queries as tokens are needed");
   }
+  idx new_tokens = 0;
+  for (const int tokens : b.new_tokens) new_tokens += tokens;
+  detail::expects(b.rope_positions.empty() || idx(b.rope_positions.size()) == new_tokens, "a step of ", new_tokens,
+                  " new tokens has ", b.rope_positions.size(), " positions; one of each or none is needed");
   step_item* items = nullptr;
   step s = detail::place_step(idx(size), workspace, items);
   for (std::size_t i = 0; i < size; ++i) {
@@ -125,10 +130,8 @@ inline step plan(const host&, const batch& b, std::span<unsigned char> workspace
     s.kv_rows += b.new_tokens[i];
     s.q_rows += queries;
   }
-  detail::expects(b.rope_positions.empty() || idx(b.rope_positions.size()) == s.q_rows, "a step of ", s.q_rows,
-                  " query rows has ", b.rope_positions.size(), " positions; one of each or none is needed");
   s.rope_positions = b.rope_positions.empty() ? nullptr : b.rope_positions.data();
   return s;
 }
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

@@ -2,7 +2,7 @@
 
 #include <kvilt/cache/segment.hpp>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// What the verbs get of a cache: 1 to 3 segments in token order, one softmax over all, and the number of KV heads.
 /// Trivially copyable, owns nothing. All segments hold K in one rotation and V in one rotation, so that Q is rotated
@@ -90,4 +90,4 @@ concept kv_view = std::is_trivially_copyable_v<V> && requires(const V v) {
 template <class V>
 concept host_view = kv_view<V> && V::space == memory_space::host;
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <kvilt/core/version.hpp>
+
 /// \file
 /// The only place that asks which compiler is at work.
 
@@ -17,16 +19,29 @@
 #if defined(__GNUC__) || defined(__clang__)
 /// Marks functions that launch or hold instantiations: two shared libraries never share them.
 #define KVILT_HIDDEN __attribute__((visibility("hidden")))
+/// A type that may stand for another one's bits.
+#define KVILT_MAY_ALIAS __attribute__((__may_alias__))
 /// Values computed before this point are in memory: no multiply-add is contracted across it.
 #define KVILT_FENCE() __asm__ volatile("" ::: "memory")
 #else
 #define KVILT_HIDDEN
+#define KVILT_MAY_ALIAS
 #define KVILT_FENCE()
 #endif
 
 #if defined(KVILT_CHECKED) && KVILT_CHECKED
 #define KVILT_IS_CHECKED 1
 #else
-/// In checked mode (KVILT_CHECKED=1) tables, lengths and strides are validated at every use.
+/// In checked mode (KVILT_CHECKED=1) every page, length and stride that a step reaches is validated.
 #define KVILT_IS_CHECKED 0
 #endif
+
+#define KVILT_JOIN_(a, b, c, d) a##b##_##c##d
+#define KVILT_JOIN(a, b, c, d) KVILT_JOIN_(a, b, c, d)
+#if KVILT_IS_CHECKED
+#define KVILT_MODE _checked
+#else
+#define KVILT_MODE
+#endif
+/// The inline namespace: two versions, or the two modes, in one program do not meet.
+#define KVILT_ABI KVILT_JOIN(v, KVILT_VERSION_MAJOR, KVILT_VERSION_MINOR, KVILT_MODE)

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Base of everything that the library throws. Thrown before anything is written: the cache is as it was.
 struct error : std::runtime_error {
@@ -17,7 +17,7 @@ struct invalid_argument : error {
   using error::error;
 };
 
-/// A pool has too few free pages, or an owner too few free sequences or tokens, for what was asked.
+/// A pool has too few free pages, an owner too few free sequences or tokens, a resource too few bytes.
 struct out_of_pages : error {
   using error::error;
 };
@@ -62,4 +62,4 @@ inline void expects(bool held, const Parts&... parts) {
 }
 
 }  // namespace detail
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

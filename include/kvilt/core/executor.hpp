@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Runs independent items of work; what a thread pool is to the library. `core/thread_pool.hpp` has one; an engine
 /// gives its own by deriving from this.
@@ -16,7 +16,7 @@ class executor {
   /// How many workers `run` may use: `worker` is in [0, workers()).
   virtual int workers() const = 0;
   /// Calls `task(context, i, worker)` once for each i in [0, items), each worker one call at a time; returns when all
-  /// are done. A task does not throw.
+  /// are done. A task does not throw. Several threads may call it at once.
   virtual void run(idx items, task, void* context) = 0;
 };
 
@@ -45,4 +45,4 @@ class host {
   executor* pool_ = nullptr;
 };
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

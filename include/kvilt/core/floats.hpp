@@ -5,15 +5,15 @@
 /// \file
 /// 16-bit and 8-bit floating point by bit arithmetic: constexpr, round to nearest even, bit-equal to the CUDA
 /// intrinsics named at each function. NOTE: no step makes an fp32 subnormal of a number that matters, so results stay
-/// the same under flush-to-zero (-use_fast_math, -ffast-math).
+/// the same under flush-to-zero (nvcc's -use_fast_math).
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Element types of callers' tensors. A `__half*` or `__nv_bfloat16*` may be cast to these: they are the same bits.
-struct float16 {
+struct KVILT_MAY_ALIAS float16 {
   std::uint16_t bits;
 };
-struct bfloat16 {
+struct KVILT_MAY_ALIAS bfloat16 {
   std::uint16_t bits;
 };
 
@@ -135,4 +135,4 @@ KVILT_HD constexpr void store(bfloat16& to, float x) {
   to.bits = to_bf16(x);
 }
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

@@ -2,7 +2,7 @@
 
 #include <kvilt/core/types.hpp>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 KVILT_HD constexpr idx ceil_div(idx a, idx b) {
   return (a + b - 1) / b;
@@ -44,4 +44,4 @@ class fast_divisor {
   std::uint64_t magic_ = 0;
 };
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

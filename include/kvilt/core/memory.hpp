@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Where an owner gets its bytes: a type-erased, non-owning reference to anything with
 /// `void* allocate(std::size_t bytes, std::size_t align)` and `void deallocate(void*, std::size_t bytes, std::size_t
@@ -53,7 +53,9 @@ class buffer {
   static constexpr std::size_t alignment = 256;
 
   buffer(memory<Space> from, std::size_t bytes)
-      : from_(from), bytes_(bytes), data_(bytes ? from.allocate(bytes, alignment) : nullptr) {}
+      : from_(from), bytes_(bytes), data_(bytes ? from.allocate(bytes, alignment) : nullptr) {
+    detail::expects<out_of_pages>(data_ != nullptr || bytes == 0, "the memory resource has no ", bytes, " bytes");
+  }
   buffer(buffer&& other) noexcept
       : from_(other.from_), bytes_(std::exchange(other.bytes_, 0)), data_(std::exchange(other.data_, nullptr)) {}
   buffer& operator=(buffer other) noexcept {
@@ -75,4 +77,4 @@ class buffer {
   void* data_ = nullptr;
 };
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

@@ -4,13 +4,17 @@
 
 #include <cstdint>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Counts, offsets and positions: 64 bits from the first multiply.
 using idx = std::int64_t;
 
 /// A page of a pool; -1 names no page.
 using page_id = std::int32_t;
+
+namespace detail {
+inline constexpr idx no_end = idx(1) << 62;
+}
 
 /// Stands for a size that is known at run time only.
 inline constexpr int dynamic = -1;
@@ -50,6 +54,7 @@ struct rows {
   idx token_stride = 0;
   idx head_stride = 0;
   int heads = 0;
+  int dim = 0;
 
   KVILT_HD constexpr T* at(idx token, int head) const { return data + token * token_stride + head * head_stride; }
 };
@@ -57,7 +62,7 @@ struct rows {
 /// Rows that lie side by side: [tokens][heads][dim].
 template <class T>
 KVILT_HD constexpr rows<T> packed_rows(T* data, int heads, int dim) {
-  return {data, idx(heads) * dim, dim, heads};
+  return {data, idx(heads) * dim, dim, heads, dim};
 }
 
 /// How long one sequence is in one step, in tokens. `[0, before)` is committed, `[before, after)` is appended by the
@@ -85,4 +90,4 @@ struct natural_lse {
   KVILT_HD constexpr float& at(idx row, int head) const { return data[row * row_stride + head]; }
 };
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

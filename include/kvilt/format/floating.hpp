@@ -2,7 +2,7 @@
 
 #include <kvilt/format/format.hpp>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// 32-bit floats: the exact reference, 4 bytes a number.
 template <int D = dynamic>
@@ -61,4 +61,4 @@ struct bf16 : detail::float_16<D, to_bf16_saturating, from_bf16> {
 
 static_assert(kv_format<fp32<64>> && kv_format<fp16<>> && kv_format<bf16<128>>);
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

@@ -6,7 +6,7 @@
 #include <concepts>
 #include <type_traits>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Where one record lies: its codes, its params (scales and zeros), and which of the record's rows is meant.
 /// All that a format ever sees of the cache.
@@ -25,16 +25,15 @@ struct no_rotation {
 /// A format writes a record of `rows` rows of `dim()` numbers as codes and params, and reads it back.
 ///
 /// Always:
-///   `int dim() const`                                   numbers in a row, a multiple of 8; static constexpr where
-///   fixed `static constexpr int rows`                         rows of a record: 1 (token format) or a tile's `int
-///   code_bytes() const`, `int param_bytes() const` of one record `void encode(const float* x, row_ref) const` x:
-///   [rows][dim] -> one record; may be static `template <int N> void decode(row_ref, int first, float (&out)[N]) const`
-///                                                       numbers [first, first + N) of the row; N is 8, 16 or 32 and
-///                                                       divides `first`
+///   `int dim() const`              numbers in a row, a multiple of 8; static constexpr where it is fixed
+///   `static constexpr int rows`    rows of a record: 1 (token format), or the tokens of a tile
+///   `int code_bytes() const`, `int param_bytes() const`    of one record
+///   `void encode(const float* x, row_ref) const`           x: [rows][dim] -> one record; may be static
+///   `template <int N> void decode(row_ref, int first, float (&out)[N]) const`
+///                                  numbers [first, first + N) of the row; N is 8, 16 or 32 and divides `first`
 /// Optional:
-///   `using rotation`   an orthogonal map with `forward(float*, int dim)` and `inverse`, applied to rows before
-///   `encode`;
-///                      attention applies it to Q once and undoes it in the output once, so it costs nothing per key
+///   `using rotation`               an orthogonal map with `forward(float*, int dim)` and `inverse`, applied to rows
+///                                  before `encode`; attention applies it to Q once and undoes it in the output once
 ///   `static constexpr const char* name()`
 /// All of it marked KVILT_HD if kernels are to use it.
 template <class F>
@@ -157,4 +156,4 @@ KVILT_HD inline int nearest_code(float x, int low, int high) {
 }
 
 }  // namespace detail
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

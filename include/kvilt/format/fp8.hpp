@@ -2,7 +2,7 @@
 
 #include <kvilt/format/format.hpp>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// FP8 E4M3 with one fp16 scale per token and KV head, so that the row's largest magnitude is 448.
 /// At equal bytes int8 (`q8`) is more accurate for rows without outliers; what E4M3 has is range within the row.
@@ -34,4 +34,4 @@ struct e4m3 : extent<D> {
 
 static_assert(kv_format<e4m3<128>> && kv_format<e4m3<>>);
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

@@ -2,7 +2,7 @@
 
 #include <kvilt/format/format.hpp>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Numbers that share a scale: the whole row.
 inline constexpr int whole_row = 0;
@@ -120,4 +120,4 @@ struct q4 : extent<D> {
 static_assert(kv_format<q8<128>> && kv_format<q8<>> && kv_format<q8<128, 32>>);
 static_assert(kv_format<q4<128>> && kv_format<q4<>> && kv_format<q4<128, 32>>);
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

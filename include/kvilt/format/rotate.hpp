@@ -3,7 +3,7 @@
 #include <kvilt/core/math.hpp>
 #include <kvilt/format/format.hpp>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// The orthonormal Walsh-Hadamard transform of a row, block-diagonal where `dim` is no power of two: blocks of the
 /// largest power of two that divides it. Its own inverse. Spreads an outlier of K over the row, which is worth about
@@ -38,4 +38,4 @@ struct rotated : F {
   using rotation = Rotation;
 };
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

@@ -2,18 +2,20 @@
 
 #include <kvilt/layout/layout.hpp>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Each sequence has one page of `capacity` rows.
 struct contiguous {
-  static constexpr int min_run = 1 << 20;
+  static constexpr int min_run = 1;  // a place's run says more
   static constexpr const char* name() { return "contiguous"; }
 
   idx capacity = 0;
 
   KVILT_HD constexpr place locate(int sequence, int, idx slot) const {
-    return {sequence, int(slot), int(capacity - slot)};
+    return {sequence, int(slot), int(smaller(capacity - slot, idx(1) << 30))};
   }
+
+  KVILT_HD constexpr idx slots() const { return capacity; }
 
   constexpr int page_rows(layout_request r) const { return int(larger(r.slots, 1)); }
   constexpr idx pages(layout_request r) const { return r.sequences; }
@@ -22,4 +24,4 @@ struct contiguous {
 
 static_assert(fixed_layout<contiguous>);
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

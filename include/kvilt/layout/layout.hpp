@@ -6,7 +6,7 @@
 #include <concepts>
 #include <type_traits>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Where a slot lies, as ids and counts: bytes are the geometry's affair.
 struct place {
@@ -23,8 +23,10 @@ struct layout_request {
 };
 
 /// A layout maps (sequence, head, slot) to a place.
-///   `static constexpr int min_run`                        rows that are sure to follow each other from a page's first
-///   row on `place locate(int sequence, int head, idx slot) const`
+///   `static constexpr int min_run`    rows that are sure to follow each other from a page's first row on
+///   `place locate(int sequence, int head, idx slot) const`
+/// Optional:
+///   `idx slots() const`               slots that a sequence has; the verbs refuse what needs more
 template <class L>
 concept kv_layout = std::is_trivially_copyable_v<L> && requires(const L l, int i, idx slot) {
   { L::min_run } -> std::convertible_to<int>;
@@ -79,4 +81,4 @@ consteval bool check_owned_layout() {
 }
 
 }  // namespace detail
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

@@ -2,7 +2,7 @@
 
 #include <kvilt/layout/layout.hpp>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Pages of `P` rows from a pool, any P >= 1, named by a table; `paged<>` takes its page size at run time.
 /// A page holds every KV head of its tokens (W. Kwon et al., "Efficient memory management for large language model
@@ -29,6 +29,8 @@ class paged {
     return {table_[sequence * width_ + page], row, page_size() - row};
   }
 
+  KVILT_HD constexpr idx slots() const { return width_ * page_size(); }
+
   KVILT_HD constexpr int page_size() const { return size_.value(); }
   constexpr int page_rows(layout_request) const { return page_size(); }
   constexpr paged bind(const page_id* table, idx width) const {
@@ -52,4 +54,4 @@ class paged {
 
 static_assert(tabled_layout<paged<16>> && tabled_layout<paged<>>);
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

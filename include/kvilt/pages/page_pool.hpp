@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Hands out page ids and takes them back: ids and counts, never bytes. The newest freed page is handed out first.
 /// O(1) each; free + used = total at all times.
@@ -43,4 +43,4 @@ class page_pool {
   std::vector<bool> used_;
 };
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace kvilt::inline v0 {
+namespace kvilt::inline KVILT_ABI {
 
 /// Which numbers of a row turn together.
 enum class rope_pairs : unsigned char {
@@ -45,7 +45,7 @@ struct rope {
   }
 
   KVILT_HD static void sine_cosine(std::uint64_t turn, float& sine, float& cosine) {
-    // NOTE: the upper 32 bits as a signed fraction: an angle in [-pi, pi) with an error below 2^-32 turn.
+    // NOTE: the upper 32 bits as a signed fraction: an angle in [-pi, pi), as exact as an fp32 number of half turns is.
     const float half_turns = float(std::int32_t(turn >> 32)) * 0x1p-31f;
 #if defined(__CUDA_ARCH__)
     sincospif(half_turns, &sine, &cosine);
@@ -61,8 +61,7 @@ class rope_table {
  public:
   /// theta_i = base^(-2i / dims) / factor_i radians per token, i < dims / 2; `factors` empty: 1 (Llama 3's GGUF files
   /// carry them as `rope_freqs.weight`). Throws `invalid_argument` where dims is odd, base or a factor not above 0.
-  rope_table(int dims, double base, rope_pairs pairs, std::span<const float> factors = {})
-      : dims_(dims), pairs_(pairs) {
+  rope_table(int dims, double base, rope_pairs pairs, std::span<const float> factors = {}) : pairs_(pairs) {
     detail::expects(dims >= 0 && dims % 2 == 0, "RoPE over ", dims, " numbers; an even count is needed");
     detail::expects(base > 0, "RoPE with base ", base, "; a positive one is needed");
     detail::expects(factors.empty() || int(factors.size()) == dims / 2, "RoPE over ", dims, " numbers has ",
@@ -76,13 +75,12 @@ class rope_table {
     }
   }
 
-  operator rope() const& { return {turns_.data(), dims_, pairs_, 1.0f}; }
+  operator rope() const& { return {turns_.data(), 2 * int(turns_.size()), pairs_, 1.0f}; }
   operator rope() && = delete;
 
  private:
   std::vector<std::uint64_t> turns_;
-  int dims_;
   rope_pairs pairs_;
 };
 
-}  // namespace kvilt::inline v0
+}  // namespace kvilt::inline KVILT_ABI
