@@ -16,7 +16,7 @@
 
 namespace {
 
-constexpr int prompt_tokens = 16, most_tokens = prompt_tokens + 256;
+constexpr int prompt_tokens = 16, most_tokens = prompt_tokens + 64;
 
 struct setup {
   explicit setup(const std::string& path)
@@ -90,7 +90,6 @@ int main(int argc, char** argv) {
         ->Arg(4)
         ->Arg(16)
         ->Arg(64)
-        ->Arg(256)
         ->Unit(benchmark::kMillisecond)
         ->UseRealTime();
   benchmark::RunSpecifiedBenchmarks();
