@@ -131,7 +131,10 @@ class decode_loop {
       write_csv(csv, rows);
       if (!csv.flush()) throw std::runtime_error("cannot write " + options_.csv);
     }
-    if (!options_.plot.empty()) plot_front(options_.plot, rows);
+    if (!options_.plot.empty()) {
+      plot_front(options_.plot, rows);
+      std::cout << "\nThe picture: " << options_.plot << '\n';
+    }
   }
 
  private:

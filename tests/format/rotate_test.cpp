@@ -97,3 +97,28 @@ TEST_CASE("rotate: a rotated format is its format, and names its rotation", "[fo
   no_rotation::inverse(x.data(), 2);
   CHECK(x == std::vector<float>{1, 2});
 }
+
+namespace {
+
+/// A format without constructors, as users write them.
+struct plain_format {
+  static constexpr int rows = 1;
+  int width = 0;
+  int dim() const { return width; }
+  int code_bytes() const { return fp32<>(width).code_bytes(); }
+  int param_bytes() const { return 0; }
+  void encode(const float* x, row_ref r) const { fp32<>(width).encode(x, r); }
+  template <int N>
+  void decode(row_ref r, int first, float (&out)[N]) const {
+    fp32<>(width).decode(r, first, out);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("rotate: a format without constructors is rotated by its value or its dim", "[format]") {
+  CHECK(rotated<plain_format>(plain_format{24}).dim() == 24);
+  CHECK(rotated<plain_format>(40).dim() == 40);
+  CHECK(rotated<plain_format>().dim() == 0);
+  CHECK(rotated<q8<64>>().dim() == 64);
+}

@@ -78,9 +78,9 @@ struct policy {
   constexpr policy() = default;
   constexpr explicit policy(const K& k_rows, const V& v_rows, const Retention& r = {}, const Layout& l = {})
       : layout(l), k(k_rows), v(v_rows), retention(r) {}
-  /// Formats whose K and V rows have `dim` numbers each.
+  /// Formats that are made from their dim, `K{dim}` and `V{dim}`. Throws `invalid_argument` where theirs is another.
   constexpr explicit policy(int dim, const Retention& r = {}, const Layout& l = {})
-      : layout(l), k(dim), v(dim), retention(r) {
+      : layout(l), k{dim}, v{dim}, retention(r) {
     if (k.dim() != dim || v.dim() != dim)
       detail::expects(false, "a policy whose rows have ", k.dim(), " and ", v.dim(), " numbers is made for rows of ",
                       dim);

@@ -36,6 +36,11 @@ template <kv_format F, class Rotation = hadamard>
 struct rotated : F {
   using F::F;
   using rotation = Rotation;
+
+  constexpr rotated() = default;
+  constexpr rotated(const F& format) : F(format) {}
+  constexpr explicit rotated(int dim) requires requires { F{dim}; } : F{dim} {
+  }
 };
 
 }  // namespace kvilt::inline KVILT_ABI
