@@ -1,5 +1,6 @@
 #include "support/catch.hpp"
 #include "support/session.hpp"
+#include "support/tensors.hpp"
 
 #include <kvilt/core/thread_pool.hpp>
 
@@ -35,6 +36,49 @@ void pages_do_not_show(Paged paged_of, const Contiguous& reference) {
     INFO(owner->name);
     CHECK(same_bits(talk(*owner), want));
   }
+}
+
+// Every answer to one text in steps of `chunk` tokens.
+template <class Policy, class Variant>
+std::vector<float> decoded(const Policy& kv, const Variant& variant, int chunk) {
+  constexpr int tokens = 201, heads = 2, group = 3;
+  const int dim = kv.k.dim();
+  // NOTE: the longest step decides how many slots a ring has: rows lie elsewhere for each chunk.
+  cache<Policy> owner({.layers = 1, .kv_heads = heads, .tokens = tokens, .max_step = chunk}, host_memory(), kv);
+  const sequence name = owner.open();
+  const tensor<float> k = random_tensor(1, tokens, heads, dim), v = random_tensor(2, tokens, heads, dim),
+                      q = random_tensor(3, tokens, heads * group, dim);
+  const auto from = [&](const tensor<float>& t, idx token) {
+    return rows<const float>{t.rows().at(token, 0), idx(t.heads) * dim, dim, t.heads, dim};
+  };
+  std::vector<unsigned char> workspace(owner.workspace_bytes(host(), 1));
+  std::vector<float> all, lse;
+  in_chunks(tokens, chunk, [&](idx first, int count) {
+    owner.reserve(name, count);
+    const step s = owner.begin(host(), {&name, 1}, {&count, 1}, workspace);
+    answer<> a(count, heads * group, dim);
+    append(host(), owner.view(0), s, from(k, first), from(v, first));
+    attention{variant}(host(), owner.view(0), s, from(q, first), a.out.rows(), a.lse_rows());
+    owner.commit(s);
+    all.insert(all.end(), a.out.data.begin(), a.out.data.end());
+    lse.insert(lse.end(), a.lse.begin(), a.lse.end());
+  });
+  all.insert(all.end(), lse.begin(), lse.end());
+  return all;
+}
+
+template <class Policy>
+void chunks_do_not_show(const Policy& kv) {
+  const auto same = [&](const auto& variant) {
+    const std::vector<float> one_by_one = decoded(kv, variant, 1);
+    for (const int chunk : {7, 64, 201}) {
+      INFO(kv.layout.name() << ", window " << kv.retention.width() << ", steps of " << chunk);
+      CHECK(same_bits(decoded(kv, variant, chunk), one_by_one));
+    }
+  };
+  same(causal{});
+  same(causal_window{9});
+  same(causal_window{70});
 }
 
 }  // namespace
@@ -92,15 +136,11 @@ TEST_CASE("attend: neighbours and the place in the batch do not show", "[attenti
   }
 }
 
-TEST_CASE("attend: a prefill in chunks is the prefill at once", "[attention]") {
-  const policy<contiguous, fp32<>> kv(40);
-  std::vector<std::vector<float>> all;
-  for (const int chunk : {100, 1, 7, 32, 64}) {
-    const auto owner = make_subject(kv, shape);
-    session s(*owner, 3, 1, 0);
-    s.open(0);
-    in_chunks(100, chunk, [&](idx, int count) { s.grow_by(host(), {{0, count}}); });
-    all.push_back(s.answers(0));
-    CHECK(difference(all.back(), all.front()) == "");
-  }
+TEST_CASE("attend: a query's bits do not depend on how its text is cut into steps", "[attention]") {
+  chunks_do_not_show(policy<contiguous, fp32<>>(40));
+  chunks_do_not_show(policy<paged<3>, q8<>, q4<>>(40));
+  chunks_do_not_show(ring<fp32<>, fp32<>>(40, window<>(11)));
+  chunks_do_not_show(ring<fp16<>, fp16<>, dynamic, 2>(40, window<dynamic, 2>(90)));
+  chunks_do_not_show(policy<paged<3>, q8<>, q8<>, window<>>(40, window<>(70)));
+  chunks_do_not_show(policy<paged<16>, fp32<>, fp32<>, window<dynamic, 3>>(40, window<dynamic, 3>(9)));
 }

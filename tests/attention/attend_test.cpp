@@ -180,10 +180,21 @@ TEST_CASE("attend: what does not fit is refused by name", "[attention]") {
   CHECK_THROWS_WITH(run(three, a.out.rows(), s), containing("Q has 3 heads; a multiple of the cache's 2 is needed"));
   rows<float> two = a.out.rows();
   two.heads = 2;
-  CHECK_THROWS_WITH(run(q.rows(), two, s), containing("the output has 2 heads; Q has 4"));
+  CHECK_THROWS_WITH(run(q.rows(), two, s),
+                    containing("the output has 2 heads of 8 numbers; Q has 4 and the cache's values 8"));
   rows<const float> null = q.rows();
   null.data = nullptr;
-  CHECK_THROWS_WITH(run(null, a.out.rows(), s), containing("Q or the output of 5 rows is null"));
+  CHECK_THROWS_WITH(run(null, a.out.rows(), s), containing("Q of 5 rows is null"));
+  rows<float> nowhere = a.out.rows();
+  nowhere.data = nullptr;
+  CHECK_THROWS_WITH(run(q.rows(), nowhere, s), containing("the output of 5 rows is null"));
+  rows<const float> short_rows = q.rows();
+  short_rows.dim = 8;
+  CHECK_THROWS_WITH(run(short_rows, a.out.rows(), s), containing("rows of Q have 8 numbers; the cache's keys have 16"));
+  rows<float> long_rows = a.out.rows();
+  long_rows.dim = 16;
+  CHECK_THROWS_WITH(run(q.rows(), long_rows, s),
+                    containing("the output has 4 heads of 16 numbers; Q has 4 and the cache's values 8"));
   step cramped = s;
   cramped.scratch_bytes = 100;
   CHECK_THROWS_WITH(run(q.rows(), a.out.rows(), cramped), containing("the step's workspace leaves 100 bytes"));

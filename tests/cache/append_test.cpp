@@ -146,6 +146,21 @@ TEST_CASE("append: what does not fit is refused, and nothing is written", "[cach
   CHECK_THROWS_WITH(run(k.rows(), null, s, good, q.rows()), containing("K or V of 3 rows is null"));
   CHECK_THROWS_WITH(run(k.rows(), v.rows(), s, good, no_queries), containing("Q of 3 rows is null"));
   CHECK_THROWS_WITH(run(k.rows(), v.rows(), s, wide, q.rows()), containing("RoPE over 18 numbers of rows of 16"));
+  rows<float> long_k = k.rows(), long_v = v.rows(), short_q = q.rows();
+  long_k.dim = 24, long_v.dim = 16, short_q.dim = 8;
+  CHECK_THROWS_WITH(run(long_k, v.rows(), s, good, q.rows()),
+                    containing("rows of K have 24 and of V 8 numbers; the cache's have 16 and 8"));
+  CHECK_THROWS_WITH(run(k.rows(), long_v, s, good, q.rows()),
+                    containing("rows of K have 16 and of V 16 numbers; the cache's have 16 and 8"));
+  const std::string short_rows = "rows of Q have 8 numbers; the cache's keys have 16";
+  CHECK_THROWS_WITH(run(k.rows(), v.rows(), s, good, short_q), containing(short_rows));
+  CHECK_THROWS_WITH(rotate_queries(host(), s, short_q, 16, good), containing(short_rows));
+  const rope no_table = {nullptr, 16, rope_pairs::half_split, 1.0f}, odd = {rope(good).turns, 15};
+  CHECK_THROWS_WITH(append(host(), c.view(), s, k.rows(), v.rows(), no_table),
+                    containing("RoPE over 16 numbers has no frequencies"));
+  CHECK_THROWS_WITH(rotate_queries(host(), s, q.rows(), 16, no_table),
+                    containing("RoPE over 16 numbers has no frequencies"));
+  CHECK_THROWS_WITH(append(host(), c.view(), s, k.rows(), v.rows(), odd), containing("RoPE over 15 numbers"));
   CHECK_THROWS_WITH(run(k.rows(), v.rows(), cramped, good, q.rows()),
                     containing("the step's workspace leaves 100 bytes"));
   CHECK_THROWS_WITH(rotate_queries(host(), cramped, q.rows(), 16, good),

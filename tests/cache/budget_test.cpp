@@ -196,7 +196,7 @@ TEST_CASE("budget: a ring holds its window, a step and the sinks, whatever the l
 TEST_CASE("budget: sinks and tail in 16 bit are counted beside the body", "[cache]") {
   const policy<paged<16>, q4<128>, q4<128>, keep_all, 4, 64> kv;
   const budget b = plan_bytes(kv, {.layers = 2, .kv_heads = 8, .sequences = 1, .tokens = 1024, .max_step = 16});
-  CHECK(b.exact_sequence_bytes == 2 * 8 * (4 + 64 - 1 + 16) * 2 * 256);
+  CHECK(b.exact_sequence_bytes == 2 * 8 * (4 + 64 - 1 + 16 + 16) * 2 * 256);
   CHECK(b.table_width == (1024 - 4 - 63 + 15) / 16);
   CHECK(b.bytes_per_sequence == 2 * b.table_width * b.body_page_bytes + b.exact_sequence_bytes);
 }
@@ -226,6 +226,13 @@ TEST_CASE("budget: shapes that cannot be are refused by name", "[cache]") {
   refuses([](cache_shape& s) { s.max_length = -7; }, "max_length -7");
   refuses([](cache_shape& s) { s.tokens = idx(1) << 31; }, "2147483648");
   refuses([](cache_shape& s) { s.max_step = 0; }, "max_step is 0");
+  const std::string absurd = "is beyond 64 bits";
+  refuses(
+      [](cache_shape& s) {
+        s.layers = s.kv_heads = std::numeric_limits<int>::max(), s.tokens = std::numeric_limits<int>::max();
+      },
+      absurd.c_str());
+  refuses([](cache_shape& s) { s.layers = 1 << 20, s.kv_heads = 1 << 20, s.sequences = 1 << 20; }, absurd.c_str());
 }
 
 TEST_CASE("budget: policies that cannot be are refused by name", "[cache]") {
@@ -236,6 +243,11 @@ TEST_CASE("budget: policies that cannot be are refused by name", "[cache]") {
                     support::containing("V rows have 60 numbers"));
   CHECK_THROWS_WITH(plan_bytes(policy<contiguous, q8<dynamic, 32>>(40), shape),
                     support::containing("K rows have 40 numbers; whole groups of 32"));
+  CHECK_THROWS_WITH((policy<contiguous, q8<64>>(128)),
+                    support::containing("rows have 64 and 64 numbers is made for rows of 128"));
+  CHECK_THROWS_WITH((policy<contiguous, q8<>, q4<64>>(128)),
+                    support::containing("rows have 128 and 64 numbers is made for rows of 128"));
+  CHECK_NOTHROW(policy<contiguous, q8<64>>(64));
   CHECK_THROWS_WITH(plan_bytes(policy<paged<>, fp16<>>(64), shape), support::containing("page of 0"));
   CHECK_THROWS_WITH(plan_bytes(policy<paged<>, fp16<>>(64, {}, paged<>(0)), shape), support::containing("page of 0"));
   CHECK_THROWS_WITH(plan_bytes(policy<paged<>, fp16<>>(64, {}, paged<>(-3)), shape), support::containing("page of -3"));

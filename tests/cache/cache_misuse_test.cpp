@@ -128,7 +128,8 @@ TEST_CASE("cache: one step at a time, committed once", "[cache]") {
     stale.serial = 1;
     refuses(owner, {of[0]}, "step 1 is committed; the one begun last is 3", [&] { owner.commit(stale, {}); });
     owner.commit(first, std::vector{0});
-    refuses(owner, {of[0]}, "already committed", [&] { owner.commit(first, {}); });
+    refuses(owner, {of[0]}, "step 3 is committed; the one begun last is 3, already ended",
+            [&] { owner.commit(first, {}); });
     CHECK(owner.length(of[0]) == 4);
   });
 }
@@ -147,6 +148,61 @@ TEST_CASE("cache: what does not exist is not viewed", "[cache]") {
   const cache<policy<contiguous, fp32<>>> owner(small_shape, host_memory(), policy<contiguous, fp32<>>(8));
   CHECK_THROWS_WITH(owner.view(2), containing("layer 2; the cache has layers 0 to 1"));
   CHECK_THROWS_WITH(owner.view(-1), containing("layer -1"));
+}
+
+TEST_CASE("cache: memory that is not there is refused", "[cache]") {
+  // Gives `left` blocks and then no more.
+  struct exhausted {
+    int left;
+    test_memory from;
+    void* allocate(std::size_t bytes, std::size_t align) { return left-- > 0 ? from.allocate(bytes, align) : nullptr; }
+    void deallocate(void* p, std::size_t bytes, std::size_t align) noexcept { from.deallocate(p, bytes, align); }
+  };
+  using kv = policy<paged<3>, fp16<>>;
+  for (const int left : {0, 1}) {
+    exhausted resource{left, test_memory()};
+    const auto make = [&] { cache<kv>(small_shape, memory<memory_space::host>::from(resource), kv(8)); };
+    const idx missing =
+        left == 0 ? plan_bytes(kv(8), small_shape).kv_bytes : plan_bytes(kv(8), small_shape).table_bytes;
+    CHECK_THROWS_WITH(make(), containing("the memory resource has no " + std::to_string(missing) + " bytes"));
+    CHECK_THROWS_AS(make(), out_of_pages);
+    CHECK((resource.from.bytes() == 0 && resource.from.balanced()));
+  }
+}
+
+TEST_CASE("cache: every verb refuses a cache that has been moved from", "[cache]") {
+  const auto check = [](const auto& kv) {
+    using owner_of = cache<std::remove_cvref_t<decltype(kv)>>;
+    owner_of from(small_shape, host_memory(), kv);
+    const sequence s = from.open();
+    from.reserve(s, 2);
+    std::vector<unsigned char> workspace(from.workspace_bytes(host(), 1));
+    const int one[] = {1};
+    const step begun = from.begin(host(), {&s, 1}, one, workspace);
+    owner_of to = std::move(from);
+    const std::string text = "sequence " + std::to_string(s.slot) + "; the cache has 0 to -1";
+    // NOLINTBEGIN(bugprone-use-after-move)
+    CHECK_THROWS_WITH(from.open(), containing("sequences are open"));
+    CHECK_THROWS_WITH(from.length(s), containing(text));
+    CHECK_THROWS_WITH(from.reserve(s, 1), containing(text));
+    CHECK_THROWS_WITH((void)from.try_reserve(s, 1), containing(text));
+    CHECK_THROWS_WITH(from.truncate(s, 0), containing(text));
+    CHECK_THROWS_WITH(from.close(s), containing(text));
+    CHECK_THROWS_AS(from.begin(host(), {&s, 1}, one, workspace), invalid_argument);
+    CHECK_THROWS_WITH(from.view(1), containing("layer 1 of a cache that has been moved from"));
+    CHECK_THROWS_AS(from.commit(begun), invalid_argument);
+    CHECK_THROWS_AS(from.commit(step{}), invalid_argument);
+    CHECK((from.free_sequences() == 0 && from.free_pages() == 0 && from.free_tokens() == 0));
+    from.abort();
+    // NOLINTEND(bugprone-use-after-move)
+    owner_of last(small_shape, host_memory(), kv);
+    last = std::move(to);
+    last.commit(begun);
+    CHECK(last.length(s) == 1);
+  };
+  check(policy<contiguous, fp32<>>(8));
+  check(policy<paged<3>, fp16<>>(8));
+  check(policy<paged<2>, q8<>, q8<>, window<dynamic, 3>, 3, 6>(16, window<dynamic, 3>(8)));
 }
 
 TEST_CASE("cache: positions for RoPE are one of each token", "[cache]") {

@@ -17,7 +17,8 @@ class page_model {
  public:
   explicit page_model(const subject& owner) : owner_(owner) {}
 
-  idx held() const { return std::count(pages_.begin(), pages_.end(), true); }
+  // Without a table a sequence has one page as long as it is open.
+  idx held() const { return owner_.paged ? std::count(pages_.begin(), pages_.end(), true) : 1; }
   void reserve(idx length) {
     while (idx(pages_.size()) < pages(rows(length))) pages_.push_back(true);
   }
@@ -27,8 +28,9 @@ class page_model {
     const std::size_t kept = std::size_t(std::max(pages(rows(length)), pages(flushed)));
     if (pages_.size() > kept) pages_.resize(kept);
   }
-  // Tokens that no later query sees, and the pages of nothing else.
+  // Tokens that no later query sees, and the pages of nothing else; nothing where nothing is accepted.
   void commit(idx before, idx length) {
+    if (length == before) return;
     if (owner_.tail) left_tail_ = std::max(left_tail_, before + 1 - owner_.tail);
     if (owner_.width == 0) return;
     const idx first_row_after_sinks = owner_.exact_sinks ? 0 : owner_.sinks;
@@ -82,13 +84,18 @@ class random_walk {
         step();
       idx held = 0;
       for (const auto& [tag, pages] : pages_) held += pages.held();
-      const idx total = owner_->paged ? owner_->bytes().body_pages : 0;
+      const idx total = owner_->bytes().body_pages;
       if (owner_->free_pages() + held != total)
         FAIL(owner_->name << ": operation " << i << " (" << kind << "): " << owner_->free_pages() << " pages free and "
                           << held << " held of " << total);
+      const int free_sequences = sequences - int(pages_.size());
+      const idx free_tokens = owner_->paged ? (total - held) * owner_->page_rows() : 70 * free_sequences;
+      if (owner_->free_sequences() != free_sequences || owner_->free_tokens() != free_tokens)
+        FAIL(owner_->name << ": operation " << i << ": " << owner_->free_sequences() << " sequences and "
+                          << owner_->free_tokens() << " tokens free");
     }
     while (!pages_.empty()) close();
-    if (owner_->paged) REQUIRE(owner_->free_pages() == owner_->bytes().body_pages);
+    REQUIRE(owner_->free_pages() == owner_->bytes().body_pages);
   }
 
  private:
@@ -163,6 +170,8 @@ class random_walk {
     std::vector<idx> before;
     for (const portion& p : parts) before.push_back(session_.length(p.tag));
     session_.resalt();
+    if (dice_.below(4) == 0) session_.fail(host(), parts, dice_.below(3), [&](const kvilt::step&) { owner_->abort(); });
+    if (dice_.below(4) == 0) session_.resalt();
     session_.step(host(), parts);
     for (std::size_t i = 0; i < parts.size(); ++i)
       pages_.at(parts[i].tag).commit(before[i], session_.length(parts[i].tag));

@@ -54,7 +54,8 @@ TEST_CASE("cache: a sequence cut to nothing is as good as new", "[cache]") {
     s.open(0);
     fill(s, 0, 40);
     s.truncate(0, 0);
-    CHECK(owner.free_pages() == (owner.paged ? owner.bytes().body_pages : 0));
+    // Without a table the open sequence keeps its page.
+    CHECK(owner.free_pages() == owner.bytes().body_pages - (owner.paged ? 0 : 1));
     s.resalt();
     fill(s, 0, 12);
     if (!owner.paged || owner.width == 0) s.truncate(0, 11);

@@ -66,7 +66,11 @@ TEST_CASE("step: a batch that cannot be is refused by name", "[cache]") {
   refuses([](plan_of& p) { p.before[0] = -1; }, "sequence 4 has length -1 and 3 new tokens");
   refuses([](plan_of& p) { p.new_tokens[0] = -3; }, "sequence 4 has length 10 and -3 new tokens");
   refuses([](plan_of& p) { p.queries = {1, -1}; }, "sequence 2 has -1 queries");
-  refuses([](plan_of& p) { p.positions = {1, 2}; }, "a step of 3 query rows has 2 positions");
+  refuses(
+      [](plan_of& p) {
+        p.positions = {1, 2};
+      },
+      "a step of 3 new tokens has 2 positions; one of each or none is needed");
   refuses(
       [](plan_of& p) {
         p.queries = {1, 0}, p.positions = {1};

@@ -112,6 +112,21 @@ const float infinity = std::numeric_limits<float>::infinity();
 const float nans[] = {float_of(0x7fc00000u), float_of(0xffc00000u), float_of(0x7f800001u), float_of(0xff800001u),
                       float_of(0x7fffffffu), float_of(0xffffffffu), float_of(0x7fbfffffu), float_of(0x7f802000u)};
 
+/// As CUDA's __half is to a compiler: a struct of its own.
+struct foreign_half {
+  unsigned short x;
+};
+
+/// Writes through the one type and reads through the other, as one function that an optimiser sees as a whole.
+template <class Ours>
+[[gnu::noinline]] unsigned write_and_read(foreign_half* theirs, Ours* ours) {
+  theirs->x = 1;
+  ours->bits = 2;
+  const unsigned read = theirs->x;
+  theirs->x = 3;
+  return 10 * read + ours->bits;
+}
+
 }  // namespace
 
 TEMPLATE_LIST_TEST_CASE("floats: every code decodes to its value", "[core]", kinds) {
@@ -253,6 +268,20 @@ TEST_CASE("floats: load and store convert elements of a caller's tensor", "[core
   CHECK(load(half) == 0x1.554p-2f);
   CHECK(brain.bits == 0x3eab);
   CHECK(load(brain) == 0x1.56p-2f);
+}
+
+TEST_CASE("floats: halves of another library are read and written in place", "[core]") {
+  foreign_half one{0};
+  CHECK(write_and_read(&one, reinterpret_cast<float16*>(&one)) == 23);
+  CHECK(write_and_read(&one, reinterpret_cast<bfloat16*>(&one)) == 23);
+  foreign_half many[64];
+  for (int i = 0; i < 64; ++i) many[i].x = to_fp16(float(i));
+  float sum = 0;
+  for (int i = 0; i < 64; ++i) sum += load(reinterpret_cast<const float16*>(many)[i]);
+  CHECK(sum == 63.0f * 32);
+  for (int i = 0; i < 64; ++i) store(reinterpret_cast<float16*>(many)[i], 1.0f);
+  for (int i = 0; i < 64; ++i) sum += from_fp16(many[i].x);
+  CHECK(sum == 63.0f * 32 + 64);
 }
 
 TEST_CASE("floats: conversions are constant expressions", "[core]") {

@@ -3,6 +3,7 @@
 #include <kvilt/core/thread_pool.hpp>
 
 #include <atomic>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -63,6 +64,44 @@ TEST_CASE("thread_pool: what the items wrote is seen after the round", "[core][t
   for (int round = 1; round < 50; ++round) {
     h.for_each(257, [&](idx i, int) { squares[std::size_t(i)] = round * i; });
     for (idx i = 0; i < 257; ++i) REQUIRE(squares[std::size_t(i)] == round * i);
+  }
+}
+
+TEST_CASE("thread_pool: calls from several threads at once lose no item", "[core][threads]") {
+  for (const int threads : {1, 2, 3}) {
+    thread_pool pool(threads);
+    const host h(pool);
+    std::atomic<int> lost{0};
+    const auto call = [&] {
+      for (int round = 0; round < 200; ++round) {
+        record r(round % 40, threads);  // of this call alone: its workers are one call at a time
+        h.for_each(round % 40, r);
+        lost += !r.each_ran_once();
+      }
+    };
+    std::vector<std::thread> callers;
+    for (int i = 0; i < 3; ++i) callers.emplace_back(call);
+    for (std::thread& t : callers) t.join();
+    CHECK(lost == 0);
+  }
+}
+
+TEST_CASE("thread_pool: a call from within a task loses no item", "[core][threads]") {
+  for (const int threads : {1, 2, 4}) {
+    thread_pool pool(threads);
+    const host h(pool);
+    for (int round = 0; round < 50; ++round) {
+      std::vector<std::atomic<int>> runs(7 * 11);
+      h.for_each(
+          7, [&](idx outer, int) { h.for_each(11, [&](idx inner, int) { ++runs[std::size_t(outer * 11 + inner)]; }); });
+      int wrong = 0;
+      for (const std::atomic<int>& n : runs) wrong += n != 1;
+      REQUIRE(wrong == 0);
+      // The pool is whole again.
+      record r(20, threads);
+      h.for_each(20, r);
+      REQUIRE(r.each_ran_once());
+    }
   }
 }
 

@@ -2,8 +2,9 @@
 
 #include <kvilt/core/memory.hpp>
 
+#include <algorithm>
 #include <cstring>
-#include <map>
+#include <utility>
 #include <vector>
 
 namespace support {
@@ -18,17 +19,17 @@ class test_memory {
   void* allocate(std::size_t bytes, std::size_t align) {
     void* p = kvilt::host_memory().allocate(bytes, align);
     std::memset(p, fill_, bytes);
-    blocks_[static_cast<unsigned char*>(p)] = bytes;
+    blocks_.emplace_back(static_cast<unsigned char*>(p), bytes);
     return p;
   }
   void deallocate(void* p, std::size_t bytes, std::size_t align) noexcept {
-    balanced_ = balanced_ && blocks_.count(static_cast<unsigned char*>(p)) == 1 &&
-                blocks_[static_cast<unsigned char*>(p)] == bytes;
-    blocks_.erase(static_cast<unsigned char*>(p));
+    const auto block = std::find(blocks_.begin(), blocks_.end(), std::pair(static_cast<unsigned char*>(p), bytes));
+    balanced_ = balanced_ && block != blocks_.end();
+    if (block != blocks_.end()) blocks_.erase(block);
     kvilt::host_memory().deallocate(p, bytes, align);
   }
 
-  // Everything that is handed out now.
+  // Everything that is handed out now, in the order in which it was.
   std::vector<unsigned char> contents() const {
     std::vector<unsigned char> all;
     for (const auto& [p, bytes] : blocks_) all.insert(all.end(), p, p + bytes);
@@ -44,7 +45,7 @@ class test_memory {
  private:
   unsigned char fill_;
   bool balanced_ = true;
-  std::map<unsigned char*, std::size_t> blocks_;
+  std::vector<std::pair<unsigned char*, std::size_t>> blocks_;
 };
 
 }  // namespace support

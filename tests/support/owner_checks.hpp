@@ -12,11 +12,12 @@ constexpr kvilt::cache_shape small_shape = {
 struct owner_state {
   std::vector<unsigned char> bytes;
   std::vector<idx> lengths;
-  idx free_pages = 0;
+  int free_sequences = 0;
+  idx free_pages = 0, free_tokens = 0;
   friend bool operator==(const owner_state&, const owner_state&) = default;
 };
 inline owner_state state_of(const subject& owner, std::span<const sequence> open) {
-  owner_state state{owner.memory().contents(), {}, owner.free_pages()};
+  owner_state state{owner.memory().contents(), {}, owner.free_sequences(), owner.free_pages(), owner.free_tokens()};
   for (const sequence s : open) state.lengths.push_back(owner.length(s));
   return state;
 }

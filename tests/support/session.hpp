@@ -45,25 +45,46 @@ class session {
   // Makes this sequence's token at this position NaN; -1: none.
   void poison(int tag, idx position) { nan_tag_ = tag, nan_position_ = position; }
 
+  // Every append from now on is done this often.
+  void repeat_appends(int times) { appends_ = times; }
+
   // begin, and append and attend in each layer, compare, commit. Room must be reserved.
   void step(const host& exec, const std::vector<portion>& parts) {
-    std::vector<sequence> sequences;
-    std::vector<int> new_tokens, accepted;
+    std::vector<unsigned char> workspace;
+    std::vector<int> accepted;
+    std::map<int, std::vector<token>> before;
     for (const portion& p : parts) {
-      sequences.push_back(at(p.tag));
-      new_tokens.push_back(p.new_tokens);
       accepted.push_back(p.accepted < 0 ? p.new_tokens : p.accepted);
+      // What has left the tail is there again.
+      if (accepted.back() == 0) before[p.tag] = tracks_.at(p.tag).tokens;
     }
-    std::vector<unsigned char> workspace(cache_.workspace_bytes(exec, int(parts.size())), 0xff);
-    const kvilt::step s = cache_.begin(exec, sequences, new_tokens, workspace);
+    const kvilt::step s = begin(exec, parts, workspace);
     for (const portion& p : parts) grow(tracks_.at(p.tag), p);
-    for (int layer = 0; layer < layers_; ++layer) run_layer(exec, s, layer, parts);
+    for (int layer = 0; layer < layers_; ++layer) {
+      append(exec, s, layer, parts);
+      attend(exec, s, layer, parts);
+    }
     cache_.commit(s, accepted);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       track& t = tracks_.at(parts[i].tag);
-      t.tokens.resize(t.tokens.size() - std::size_t(new_tokens[i] - accepted[i]));
+      if (accepted[i] == 0)
+        t.tokens = std::move(before[parts[i].tag]);
+      else
+        t.tokens.resize(t.tokens.size() - std::size_t(parts[i].new_tokens - accepted[i]));
       if (cache_.length(t.handle) != idx(t.tokens.size())) FAIL("length " << cache_.length(t.handle));
     }
+  }
+
+  // begin, and append in the first `layers` layers; then the forward pass fails. `end(step)` ends it.
+  template <class End>
+  void fail(const host& exec, const std::vector<portion>& parts, int layers, End end) {
+    std::vector<unsigned char> workspace;
+    const kvilt::step s = begin(exec, parts, workspace);
+    const std::map<int, track> before = tracks_;
+    for (const portion& p : parts) grow(tracks_.at(p.tag), p);
+    for (int layer = 0; layer < layers; ++layer) append(exec, s, layer, parts);
+    end(s);
+    tracks_ = before;
   }
 
   // The same with room reserved first, and split where the cache takes no step as long.
@@ -113,7 +134,7 @@ class session {
   // for good; then the new ones come.
   void grow(track& t, const portion& p) {
     const idx before = idx(t.tokens.size());
-    if (cache_.tail > 0)
+    if (cache_.tail > 0 && p.new_tokens > 0)
       for (idx i = cache_.sinks; i < before + 1 - cache_.tail; ++i)
         if (token& old = t.tokens[std::size_t(i)]; !old.in_body) {
           keep(old, kept_as::body_of_exact);
@@ -132,10 +153,19 @@ class session {
     }
   }
 
-  void run_layer(const host& exec, const kvilt::step& s, int layer, const std::vector<portion>& parts) {
-    const int q_heads = heads_ * group_;
-    std::vector<float> k, v, q, out(std::size_t(s.q_rows * q_heads * cache_.v_dim), NAN),
-        lse(std::size_t(s.q_rows * q_heads), NAN);
+  kvilt::step begin(const host& exec, const std::vector<portion>& parts, std::vector<unsigned char>& workspace) {
+    std::vector<sequence> sequences;
+    std::vector<int> new_tokens;
+    for (const portion& p : parts) {
+      sequences.push_back(at(p.tag));
+      new_tokens.push_back(p.new_tokens);
+    }
+    workspace.assign(cache_.workspace_bytes(exec, int(parts.size())), 0xff);
+    return cache_.begin(exec, sequences, new_tokens, workspace);
+  }
+
+  void append(const host& exec, const kvilt::step& s, int layer, const std::vector<portion>& parts) {
+    std::vector<float> k, v;
     for (const portion& p : parts) {
       const track& t = tracks_.at(p.tag);
       for (std::size_t i = t.tokens.size() - std::size_t(p.new_tokens); i < t.tokens.size(); ++i) {
@@ -144,11 +174,22 @@ class session {
         };
         for (float x : layer_rows(t.tokens[i].k, cache_.k_dim)) k.push_back(x);
         for (float x : layer_rows(t.tokens[i].v, cache_.v_dim)) v.push_back(x);
-        for (int row = 0; row < q_heads; ++row) add_row(q, 2 + layer, p.tag, idx(i), row, cache_.k_dim);
       }
     }
-    cache_.append(exec, layer, s, kvilt::packed_rows<const float>(k.data(), heads_, cache_.k_dim),
-                  kvilt::packed_rows<const float>(v.data(), heads_, cache_.v_dim));
+    for (int i = 0; i < appends_; ++i)
+      cache_.append(exec, layer, s, kvilt::packed_rows<const float>(k.data(), heads_, cache_.k_dim),
+                    kvilt::packed_rows<const float>(v.data(), heads_, cache_.v_dim));
+  }
+
+  void attend(const host& exec, const kvilt::step& s, int layer, const std::vector<portion>& parts) {
+    const int q_heads = heads_ * group_;
+    std::vector<float> q, out(std::size_t(s.q_rows * q_heads * cache_.v_dim), NAN),
+        lse(std::size_t(s.q_rows * q_heads), NAN);
+    for (const portion& p : parts) {
+      const idx length = idx(tracks_.at(p.tag).tokens.size());
+      for (idx position = length - p.new_tokens; position < length; ++position)
+        for (int row = 0; row < q_heads; ++row) add_row(q, 2 + layer, p.tag, position, row, cache_.k_dim);
+    }
     cache_.attend(exec, layer, s, kvilt::packed_rows<const float>(q.data(), q_heads, cache_.k_dim),
                   kvilt::packed_rows(out.data(), q_heads, cache_.v_dim), {lse.data(), q_heads});
     std::size_t row = 0;
@@ -190,6 +231,7 @@ class session {
   std::uint64_t seed_;
   int checks_;
   int salt_ = 0;
+  int appends_ = 1;
   int nan_tag_ = -1;
   idx nan_position_ = -1;
   std::map<int, track> tracks_;

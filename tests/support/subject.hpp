@@ -32,7 +32,10 @@ class subject {
   virtual const kvilt::cache_shape& shape() const = 0;
   virtual const kvilt::budget& bytes() const = 0;
   virtual const test_memory& memory() const = 0;
+  virtual int free_sequences() const = 0;
   virtual idx free_pages() const = 0;
+  virtual idx free_tokens() const = 0;
+  virtual idx max_length() const = 0;
   virtual int page_rows() const = 0;
 
   virtual sequence open() = 0;
@@ -45,6 +48,7 @@ class subject {
   virtual kvilt::step begin(const host&, std::span<const sequence>, std::span<const int> new_tokens,
                             std::span<unsigned char> workspace) = 0;
   virtual void commit(const kvilt::step&, std::span<const int> accepted) = 0;
+  virtual void abort() = 0;
   virtual void append(const host&, int layer, const kvilt::step&, kvilt::rows<const float> k,
                       kvilt::rows<const float> v) const = 0;
   virtual void attend(const host&, int layer, const kvilt::step&, kvilt::rows<const float> q, kvilt::rows<float> out,
@@ -97,8 +101,11 @@ class subject_of final : public subject {
   const kvilt::cache_shape& shape() const override { return cache_.shape(); }
   const kvilt::budget& bytes() const override { return cache_.bytes(); }
   const test_memory& memory() const override { return memory_; }
+  int free_sequences() const override { return cache_.free_sequences(); }
   idx free_pages() const override { return cache_.free_pages(); }
-  int page_rows() const override { return policy_.layout.page_rows({1, cache_.max_length(), 1}); }
+  idx free_tokens() const override { return cache_.free_tokens(); }
+  idx max_length() const override { return cache_.max_length(); }
+  int page_rows() const override { return kvilt::detail::arrangement<Policy>(policy_, cache_.shape()).page_rows; }
 
   sequence open() override { return cache_.open(); }
   void close(sequence s) override { cache_.close(s); }
@@ -112,6 +119,7 @@ class subject_of final : public subject {
     return cache_.begin(exec, sequences, new_tokens, workspace);
   }
   void commit(const kvilt::step& s, std::span<const int> accepted) override { cache_.commit(s, accepted); }
+  void abort() override { cache_.abort(); }
   void append(const host& exec, int layer, const kvilt::step& s, kvilt::rows<const float> k,
               kvilt::rows<const float> v) const override {
     kvilt::append(exec, cache_.view(layer), s, k, v);

@@ -93,8 +93,8 @@ class cache {
     detail::expects(length >= 0 && length <= e.length, "sequence ", s.slot, " is truncated to ", length, "; it has ",
                     e.length, " tokens");
     check_window(s, length);
-    detail::expects(length >= e.body || Policy::tile == 1 || (length - Policy::sinks) % Policy::tile == 0, "sequence ",
-                    s.slot, " is truncated to ", length, ", inside a tile of ", Policy::tile);
+    detail::expects(length >= e.body || length <= Policy::sinks || (length - Policy::sinks) % Policy::tile == 0,
+                    "sequence ", s.slot, " is truncated to ", length, ", inside a tile of ", Policy::tile);
     e.length = length;
     if constexpr (Policy::tail > 0) e.body = larger(smaller(e.body, length), Policy::sinks);
     if (length <= Policy::sinks) e.written = length, e.lost = 0;
@@ -107,6 +107,7 @@ class cache {
   view_type view(int layer) const {
     detail::expects(layer >= 0 && layer < shape_.layers, "layer ", layer, "; the cache has layers 0 to ",
                     shape_.layers - 1);
+    detail::expects(!entries_.empty(), "layer ", layer, " of a cache that has been moved from");
     unsigned char* base = data_.data() + layer * plan_.layer_bytes();
     using rule = typename Policy::retention_type;
     const typename Policy::body_segment body{
@@ -163,7 +164,7 @@ class cache {
   /// Ends the step: lengths grow by `accepted[i]` tokens each, or by all. Every layer must have appended what is
   /// accepted.
   void commit(const step& s, std::span<const int> accepted = {}) {
-    detail::expects(!idle_ && s.serial == serial_ && s.items == begun_at_, "step ", s.serial,
+    detail::expects(!idle_ && s.serial == serial_ && s.items == begun_at_ && !entries_.empty(), "step ", s.serial,
                     " is committed; the one begun last is ", serial_, idle_ ? ", already ended" : "");
     detail::expects(accepted.empty() || accepted.size() == begun_.size(), "a step of ", begun_.size(),
                     " sequences has ", accepted.size(), " accepted counts; one of each or none is needed");

@@ -38,9 +38,11 @@ void check_capacity(const View& view, const step& s) {
           const idx count = seg.retention.count(item.n, item.sequence, head);
           for (const idx row : {idx(0), count - 1}) {
             if (row < 0 || row >= count) continue;
-            const idx slot = seg.retention.at(item.n, item.sequence, head, row).slot;
-            expects(slot >= 0 && slot < seg.layout.slots(), "sequence ", item.sequence, " of ", item.n.after,
-                    " tokens needs slot ", slot, "; its layout has ", seg.layout.slots());
+            const kept_row kept = seg.retention.at(item.n, item.sequence, head, row);
+            // NOTE: where slots are reused in turn, the highest is neither the first nor the last.
+            const idx last = kept.slot + smaller(kept.run, count - row) - 1;
+            expects(kept.slot >= 0 && last < seg.layout.slots(), "sequence ", item.sequence, " of ", item.n.after,
+                    " tokens needs slots ", kept.slot, " to ", last, "; its layout has ", seg.layout.slots());
           }
         }
   });
