@@ -94,6 +94,16 @@ TEST_CASE("cache: rejected tokens leave no trace", "[cache]") {
   }
 }
 
+TEST_CASE("cache: a ring has no end, any other cache the longest that was asked for", "[cache]") {
+  each_owner([](subject& owner) {
+    const bool ring = !owner.paged && owner.width > 0;
+    CHECK(owner.max_length() == (ring ? idx(1) << 62 : small_shape.max_length));
+    session s(owner, 1, 1, 2);
+    s.open(0);
+    if (ring) fill(s, 0, 3 * small_shape.max_length);
+  });
+}
+
 TEST_CASE("cache: pages are free or held, and come back", "[cache]") {
   each_owner([](subject& owner) {
     if (!owner.paged) return;
