@@ -78,9 +78,6 @@ void plan(options& o) {
   const example::model_shape shape =
       o.model.empty() ? example::preset_shape(o.preset) : example::read_model_shape(o.model);
   o.plan.weights = o.weights.value_or(shape.weight_bytes);
-  if (o.plan.memory && o.plan.weights > *o.plan.memory)
-    throw example::model_error("the weights take " + std::to_string(o.plan.weights) +
-                               " bytes, more than the memory of " + std::to_string(*o.plan.memory));
   const example::model_plan result = example::plan_model(shape, o.plan);
   std::puts((o.json ? example::plan_json(shape, result) : example::plan_table(shape, o.plan, result)).c_str());
 }

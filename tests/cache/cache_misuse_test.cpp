@@ -193,7 +193,7 @@ TEST_CASE("cache: every verb refuses a cache that has been moved from", "[cache]
     CHECK_THROWS_AS(from.commit(begun), invalid_argument);
     CHECK_THROWS_AS(from.commit(step{}), invalid_argument);
     CHECK((from.free_sequences() == 0 && from.free_pages() == 0 && from.free_tokens() == 0));
-    from.abort();
+    from.cancel();
     // NOLINTEND(bugprone-use-after-move)
     owner_of last(small_shape, host_memory(), kv);
     last = std::move(to);

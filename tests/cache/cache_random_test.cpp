@@ -170,7 +170,8 @@ class random_walk {
     std::vector<idx> before;
     for (const portion& p : parts) before.push_back(session_.length(p.tag));
     session_.resalt();
-    if (dice_.below(4) == 0) session_.fail(host(), parts, dice_.below(3), [&](const kvilt::step&) { owner_->abort(); });
+    if (dice_.below(4) == 0)
+      session_.fail(host(), parts, dice_.below(3), [&](const kvilt::step&) { owner_->cancel(); });
     if (dice_.below(4) == 0) session_.resalt();
     session_.step(host(), parts);
     for (std::size_t i = 0; i < parts.size(); ++i)

@@ -177,7 +177,7 @@ void in_disorder(const Policy& p) {
       const sequence name = text.name();
       text.owner().reserve(name, count);
       text.owner().begin(host(), {&name, 1}, {&count, 1}, workspace);
-      text.owner().abort();
+      text.owner().cancel();
     }
     REQUIRE(text.step(count, accepted, 1 + d.below(2)) == "");
   }

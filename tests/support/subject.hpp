@@ -48,7 +48,7 @@ class subject {
   virtual kvilt::step begin(const host&, std::span<const sequence>, std::span<const int> new_tokens,
                             std::span<unsigned char> workspace) = 0;
   virtual void commit(const kvilt::step&, std::span<const int> accepted) = 0;
-  virtual void abort() = 0;
+  virtual void cancel() = 0;
   virtual void append(const host&, int layer, const kvilt::step&, kvilt::rows<const float> k,
                       kvilt::rows<const float> v) const = 0;
   virtual void attend(const host&, int layer, const kvilt::step&, kvilt::rows<const float> q, kvilt::rows<float> out,
@@ -119,7 +119,7 @@ class subject_of final : public subject {
     return cache_.begin(exec, sequences, new_tokens, workspace);
   }
   void commit(const kvilt::step& s, std::span<const int> accepted) override { cache_.commit(s, accepted); }
-  void abort() override { cache_.abort(); }
+  void cancel() override { cache_.cancel(); }
   void append(const host& exec, int layer, const kvilt::step& s, kvilt::rows<const float> k,
               kvilt::rows<const float> v) const override {
     kvilt::append(exec, cache_.view(layer), s, k, v);

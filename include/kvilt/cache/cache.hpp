@@ -13,7 +13,7 @@ namespace kvilt::inline KVILT_ABI {
 /// Owns K and V of a group of layers of one shape, the page tables and the sequences' lengths.
 ///
 /// A sequence is opened, room is reserved ahead, and each forward pass is a step: `begin`, then `append` and attention
-/// on the view of each layer, then `commit` of what was accepted, or `abort`. A step and its workspace serve until then;
+/// on the view of each layer, then `commit` of what was accepted, or `cancel`. A step and its workspace serve until then;
 /// used later it would write over committed tokens. Nothing is written by a call that throws.
 /// Not thread-safe; the views may be read from any thread between `begin` and `commit`.
 template <class Policy, memory_space Space = memory_space::host>
@@ -177,7 +177,7 @@ class cache {
   }
 
   /// Ends the step begun last, if there is one, as if it had not been: for a forward pass that failed, at any layer.
-  void abort() { idle_ = true; }
+  void cancel() { idle_ = true; }
 
  private:
   static constexpr bool tabled = !fixed_layout<typename Policy::layout_type>;
@@ -234,7 +234,7 @@ class cache {
   }
 
   void grow(const step_item& item, int accepted) {
-    // NOTE: nothing accepted is as good as aborted: what may not have left the tail in every layer leaves it again.
+    // NOTE: nothing accepted is as good as cancelled: what may not have left the tail in every layer leaves it again.
     if (accepted == 0) return;
     entry& e = entries_[std::size_t(item.sequence)];
     e.length = item.n.before + accepted;

@@ -42,17 +42,17 @@ void leaves_no_trace(subject& owner, subject& reference, Disturb disturb) {
 
 }  // namespace
 
-TEST_CASE("cache: an aborted step is as if it had not been, whatever it appended", "[cache]") {
+TEST_CASE("cache: an cancelled step is as if it had not been, whatever it appended", "[cache]") {
   for (const int layers : {0, 1, 2})
     each_pair([&](subject& owner, subject& reference) {
       INFO(layers << " layers have appended");
       leaves_no_trace(owner, reference, [&](session& s, const portion& next) {
-        s.fail(host(), {next}, layers, [&](const step&) { owner.abort(); });
+        s.fail(host(), {next}, layers, [&](const step&) { owner.cancel(); });
       });
     });
 }
 
-TEST_CASE("cache: what an aborted step wrote of other tokens is overwritten or never seen", "[cache]") {
+TEST_CASE("cache: what an cancelled step wrote of other tokens is overwritten or never seen", "[cache]") {
   // The failed step is another text, and the longest there is.
   each_pair([](subject& owner, subject&) {
     for (const int layers : {1, 2}) {
@@ -62,7 +62,7 @@ TEST_CASE("cache: what an aborted step wrote of other tokens is overwritten or n
         const int most = owner.shape().max_step;
         owner.reserve(s.at(0), std::min(most, 60 - int(s.length(0))));
         s.resalt();
-        s.fail(host(), {{0, std::min(most, 60 - int(s.length(0)))}}, layers, [&](const step&) { owner.abort(); });
+        s.fail(host(), {{0, std::min(most, 60 - int(s.length(0)))}}, layers, [&](const step&) { owner.cancel(); });
         s.resalt();
         s.step(host(), {{0, 1}});
       }
@@ -71,31 +71,31 @@ TEST_CASE("cache: what an aborted step wrote of other tokens is overwritten or n
   });
 }
 
-TEST_CASE("cache: abort without a step, twice, and after a commit", "[cache]") {
+TEST_CASE("cache: cancel without a step, twice, and after a commit", "[cache]") {
   each_pair([](subject& owner, subject&) {
-    owner.abort();
+    owner.cancel();
     session s(owner, 1);
     s.open(0);
     fill(s, 0, 3);
-    owner.abort();
-    owner.abort();
+    owner.cancel();
+    owner.cancel();
     CHECK(owner.length(s.at(0)) == 3);
     fill(s, 0, 9);
   });
 }
 
-TEST_CASE("cache: an aborted step is not committed", "[cache]") {
+TEST_CASE("cache: an cancelled step is not committed", "[cache]") {
   each_pair([](subject& owner, subject&) {
     const sequence s = owner.open();
     owner.reserve(s, 1);
     const int one[] = {1};
     std::vector<unsigned char> workspace(owner.workspace_bytes(host(), 1));
-    const step aborted = owner.begin(host(), {&s, 1}, one, workspace);
-    owner.abort();
+    const step cancelled = owner.begin(host(), {&s, 1}, one, workspace);
+    owner.cancel();
     refuses(owner, {s}, "step 1 is committed; the one begun last is 1, already ended",
-            [&] { owner.commit(aborted, {}); });
+            [&] { owner.commit(cancelled, {}); });
     const step next = owner.begin(host(), {&s, 1}, one, workspace);
-    refuses(owner, {s}, "step 1 is committed; the one begun last is 2", [&] { owner.commit(aborted, {}); });
+    refuses(owner, {s}, "step 1 is committed; the one begun last is 2", [&] { owner.commit(cancelled, {}); });
     owner.commit(next, {});
     CHECK(owner.length(s) == 1);
   });
@@ -137,7 +137,7 @@ TEST_CASE("cache: in a step of no tokens the last query may be asked again", "[c
     std::vector<float> out(std::size_t(2 * owner->v_dim)), lse(2);
     owner->attend(host(), 0, again, packed_rows(q.data(), 2, owner->k_dim), packed_rows(out.data(), 2, owner->v_dim),
                   {lse.data(), 2});
-    owner->abort();
+    owner->cancel();
     // Every row is there: over poisoned memory one that is not would be NaN.
     INFO(length << " tokens");
     for (float x : out) CHECK(std::isfinite(x));
