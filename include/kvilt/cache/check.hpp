@@ -27,24 +27,33 @@ void check_view(const View& view) {
   });
 }
 
+/// Rows `row` to the end of its run lie within the layout's slots.
+template <kv_segment Segment>
+void check_slots(const Segment& seg, const step_item& item, int head, idx row, idx count) {
+  const kept_row kept = seg.retention.at(item.n, item.sequence, head, row);
+  const idx last = kept.slot + smaller(kept.run, count - row) - 1, slots = seg.layout.slots();
+  expects(kept.slot >= 0 && last < slots, "sequence ", item.sequence, " of ", item.n.after, " tokens needs slots ",
+          kept.slot, " to ", last, "; its layout has ", slots);
+}
+
+template <kv_segment Segment>
+void check_item_capacity(const Segment& seg, const step_item& item, int kv_heads) {
+  if constexpr (requires { seg.layout.slots(); }) {
+    for (int head = 0; head < kv_heads; ++head) {
+      const idx count = seg.retention.count(item.n, item.sequence, head);
+      if (count == 0) continue;
+      // NOTE: where slots are reused in turn, the highest is neither the first nor the last row's.
+      check_slots(seg, item, head, 0, count);
+      check_slots(seg, item, head, count - 1, count);
+    }
+  }
+}
+
 /// The step's rows lie within what the layout has for a sequence: its neighbours' memory is safe.
 template <kv_view View>
 void check_capacity(const View& view, const step& s) {
   view.each([&](const auto& seg) {
-    if constexpr (requires { seg.layout.slots(); })
-      for (int i = 0; i < s.size; ++i)
-        for (int head = 0; head < view.kv_heads(); ++head) {
-          const step_item& item = s.items[i];
-          const idx count = seg.retention.count(item.n, item.sequence, head);
-          for (const idx row : {idx(0), count - 1}) {
-            if (row < 0 || row >= count) continue;
-            const kept_row kept = seg.retention.at(item.n, item.sequence, head, row);
-            // NOTE: where slots are reused in turn, the highest is neither the first nor the last.
-            const idx last = kept.slot + smaller(kept.run, count - row) - 1;
-            expects(kept.slot >= 0 && last < seg.layout.slots(), "sequence ", item.sequence, " of ", item.n.after,
-                    " tokens needs slots ", kept.slot, " to ", last, "; its layout has ", seg.layout.slots());
-          }
-        }
+    for (int i = 0; i < s.size; ++i) check_item_capacity(seg, s.items[i], view.kv_heads());
   });
 }
 
