@@ -30,7 +30,7 @@ struct step {
   int size = 0;
   idx q_rows = 0;  // of all items together
   idx kv_rows = 0;
-  const idx* rope_positions = nullptr;  // [q_rows], or null: positions in the text
+  const idx* rope_positions = nullptr;  // [kv_rows], or null: positions in the text
   unsigned char* scratch = nullptr;     // shared by the verbs, one at a time
   std::size_t scratch_bytes = 0;
   std::uint64_t serial = 0;  // of the owner that planned it; 0: an engine's own

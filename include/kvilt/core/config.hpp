@@ -17,14 +17,11 @@
 #endif
 
 #if defined(__GNUC__) || defined(__clang__)
-/// Marks functions that launch or hold instantiations: two shared libraries never share them.
-#define KVILT_HIDDEN __attribute__((visibility("hidden")))
 /// A type that may stand for another one's bits.
 #define KVILT_MAY_ALIAS __attribute__((__may_alias__))
 /// Values computed before this point are in memory: no multiply-add is contracted across it.
 #define KVILT_FENCE() __asm__ volatile("" ::: "memory")
 #else
-#define KVILT_HIDDEN
 #define KVILT_MAY_ALIAS
 #define KVILT_FENCE()
 #endif
