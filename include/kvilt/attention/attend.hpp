@@ -1,6 +1,6 @@
 #pragma once
 
-#include <kvilt/attention/host_block.hpp>
+#include <kvilt/attention/host/block.hpp>
 #include <kvilt/attention/variant.hpp>
 #include <kvilt/cache/append.hpp>
 
@@ -92,6 +92,126 @@ position_range seen_by(const Variant& variant, const step_item& item, int q_head
   return all;
 }
 
+/// How a step's attention is cut into tasks: blocks of rows of one sequence and KV head.
+struct host_tasks {
+  int group = 0;  // query heads of a KV head
+  int heads = 0;  // KV heads
+  idx blocks = 0;
+  idx count = 0;
+
+  host_tasks(const step& s, int q_heads, int kv_heads) : group(q_heads / kv_heads), heads(kv_heads) {
+    int most = 0;
+    for (int i = 0; i < s.size; ++i) most = s.items[i].queries > most ? s.items[i].queries : most;
+    blocks = ceil_div(idx(most) * group, host_tile::rows);
+    count = idx(s.size) * heads * blocks;
+  }
+  const step_item& item(const step& s, idx task) const { return s.items[task / (heads * blocks)]; }
+  int head(idx task) const { return int(task / blocks % heads); }
+  int first(idx task) const { return int(task % blocks * host_tile::rows); }
+  /// Rows of the task; not above 0 where the item has none left.
+  int rows(const step& s, idx task) const {
+    return int(smaller(idx(item(s, task).queries) * group - first(task), host_tile::rows));
+  }
+};
+
+/// Everything that the blocks of one call share.
+template <class View, class Variant, class Positions, class Q, class Out>
+class host_attention {
+ public:
+  host_attention(const host& exec, const attention<Variant, Positions>& a, const View& view, const step& s,
+                 const rows<Q>& q, const rows<Out>& out, natural_lse lse)
+      : exec_(exec),
+        kernels_(kernels_for(exec.instructions())),
+        attention_(a),
+        view_(view),
+        step_(s),
+        q_(q),
+        out_(out),
+        lse_(lse),
+        tasks_(s, q.heads, view.kv_heads()) {}
+
+  void run() const {
+    const idx leaves = View::ordered ? this->leaves() : 1, room = states_of_room();
+    // NOTE: with fewer tasks than keep every worker busy, their keys are shared out, leaf by leaf; bits stay the same.
+    if (leaves > 1 && exec_.workers() > 1 && tasks_.count < 4 * exec_.workers() && room >= 2 * tasks_.count)
+      share_keys(leaves, room);
+    else
+      exec_.for_each(tasks_.count, [&](idx task, int worker) { run_task(task, worker); });
+  }
+
+ private:
+  using block_type = host_block<View, Variant, Positions>;
+
+  block_type block_of(idx task, int worker) const {
+    unsigned char* const scratch =
+        step_.scratch + std::size_t(worker) * host_tile::worker_bytes(view_.k_dim(), view_.v_dim());
+    block_type block(kernels_, view_, attention_.variant(), attention_.positions(), attention_.scale(view_.k_dim()),
+                     tasks_.item(step_, task), tasks_.head(task), tasks_.group, scratch);
+    block.load(q_, tasks_.first(task), tasks_.rows(step_, task));
+    return block;
+  }
+  void run_task(idx task, int worker) const {
+    if (tasks_.rows(step_, task) <= 0) return;
+    block_type block = block_of(task, worker);
+    block.attend(view_);
+    block.finish(block.total(), out_, lse_);
+  }
+
+  idx leaves() const {
+    idx most = 0;
+    for (int i = 0; i < step_.size; ++i) most = larger(most, step_.items[i].n.after);
+    return ceil_div(most, host_tile::leaf);
+  }
+  int most_rows() const {
+    int most = 0;
+    for (idx task = 0; task < tasks_.count; ++task) most = int(larger(most, tasks_.rows(step_, task)));
+    return most;
+  }
+  std::size_t shared_at() const {
+    return std::size_t(exec_.workers()) * host_tile::worker_bytes(view_.k_dim(), view_.v_dim());
+  }
+  idx states_of_room() const {
+    return idx(step_.scratch_bytes - shared_at()) / larger(host_tile::state_bytes(most_rows(), view_.v_dim()), 1);
+  }
+  row_states state(idx i) const {
+    const int rows = most_rows();
+    unsigned char* const at = step_.scratch + shared_at() + i * host_tile::state_bytes(rows, view_.v_dim());
+    return row_states::at(reinterpret_cast<float*>(at), rows, view_.v_dim());
+  }
+
+  /// A few leaves of every task at a time, as many as there is room for; then they are added in order.
+  void share_keys(idx leaves, idx room) const {
+    const idx wave = smaller(room / tasks_.count - 1, leaves);
+    const auto total = [&](idx task) { return state(task); };
+    const auto part = [&](idx task, idx leaf) { return state(tasks_.count + task * wave + leaf); };
+    for (idx task = 0; task < tasks_.count; ++task)
+      if (tasks_.rows(step_, task) > 0) total(task).clear(tasks_.rows(step_, task));
+    for (idx first = 0; first < leaves; first += wave) {
+      const idx count = smaller(wave, leaves - first);
+      exec_.for_each(tasks_.count * count, [&](idx unit, int worker) {
+        const idx task = unit / count, leaf = unit % count;
+        if (tasks_.rows(step_, task) > 0) block_of(task, worker).attend_leaf(view_, first + leaf, part(task, leaf));
+      });
+      exec_.for_each(tasks_.count, [&](idx task, int worker) {
+        const int rows = tasks_.rows(step_, task);
+        if (rows <= 0) return;
+        for (idx leaf = 0; leaf < count; ++leaf) total(task).add(kernels_, part(task, leaf), rows);
+        if (first + count == leaves) block_of(task, worker).finish(total(task), out_, lse_);
+      });
+    }
+  }
+
+  const host& exec_;
+  const host_kernels& kernels_;
+  const attention<Variant, Positions>& attention_;
+  const View& view_;
+  const step& step_;
+  const rows<Q>& q_;
+  const rows<Out>& out_;
+  natural_lse lse_;
+  host_tasks tasks_;
+};
+
 }  // namespace detail
 
 /// Attention on the host.
@@ -103,23 +223,7 @@ void run_attention(const host& exec, const attention<Variant, Positions>& a, con
   if constexpr (requires { a.positions().turn; }) detail::check_rope(a.positions().turn, view.k_dim());
   detail::check_reachable(
       view, s, [&](const step_item& item) { return detail::seen_by(a.variant(), item, q.heads, view.kv_heads()); });
-  const int group = q.heads / view.kv_heads();
-  int most = 0;
-  for (int i = 0; i < s.size; ++i) most = s.items[i].queries > most ? s.items[i].queries : most;
-  const idx blocks = ceil_div(idx(most) * group, detail::host_tile::rows);
-  exec.for_each(idx(s.size) * view.kv_heads() * blocks, [&](idx task, int worker) {
-    const step_item& item = s.items[task / (view.kv_heads() * blocks)];
-    const int head = int(task / blocks % view.kv_heads());
-    const idx first = task % blocks * detail::host_tile::rows;
-    const idx count = smaller(idx(item.queries) * group - first, detail::host_tile::rows);
-    if (count <= 0) return;
-    detail::host_block<View, Variant, Positions> block(view, a.variant(), a.positions(), a.scale(view.k_dim()), item,
-                                                       head, group,
-                                                       detail::worker_scratch(s, worker, view.k_dim(), view.v_dim()));
-    block.load(q, int(first), int(count));
-    view.each([&](const auto& seg) { block.attend(seg); });
-    block.finish(out, lse);
-  });
+  detail::host_attention(exec, a, view, s, q, out, lse).run();
 }
 
 }  // namespace kvilt::inline KVILT_ABI

@@ -29,6 +29,8 @@ struct kept_row {
 /// Optional:
 ///   `position_range leaving(lengths) const`, `idx slot_of(idx position) const`
 ///                                      tokens that this step moves from here to another segment, and where they lie
+///   `idx sees_from(idx q_position) const`
+///                                      every key from this position on is seen: `sees` need not be asked
 ///   `idx in_cache(idx q_position) const`
 ///                                      the query's position when keys are numbered by their place in the cache
 template <class R>
@@ -114,6 +116,7 @@ class interval {
     else
       return true;
   }
+  KVILT_HD constexpr idx sees_from(idx q_position) const { return slides ? q_position + 1 - width_ : 0; }
   KVILT_HD constexpr position_range leaving(lengths n) const requires(Part == part::tail) {
     return {larger(sinks_, n.body_before), n.body_after};
   }

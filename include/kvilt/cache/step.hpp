@@ -54,15 +54,32 @@ namespace detail {
 
 /// Rows and tokens that the host's attention works on at a time, per worker, and what that takes.
 struct host_tile {
-  static constexpr int rows = 32;    // query rows: (token, head of the group)
-  static constexpr int tokens = 64;  // keys
+  static constexpr int rows = 32;              // query rows: (token, head of the group)
+  static constexpr int tokens = 64;            // keys
+  static constexpr idx leaf = 1024;            // positions after which partial results are added up
+  static constexpr int vector = 16;            // floats of the widest vector
+  static constexpr int integer_numbers = 128;  // of a row of 4-bit values at a time
+  static constexpr idx line = 64;
 
-  static constexpr std::size_t floats(int k_dim, int v_dim) {
-    const idx k = k_dim, v = v_dim;
-    return std::size_t(rows * (2 * k + v + 2) + tokens * (k + v) + rows * tokens + 2 * (k + v));
+  /// Bytes of `count` rows of `bytes` bytes, on lines of their own.
+  static constexpr idx place(idx count, idx bytes) { return round_up(count * bytes, line); }
+
+  /// Bytes of the states of `count` rows: outputs, maxima and sums.
+  static constexpr idx state_bytes(idx count, idx v_dim) {
+    return place(1, idx(sizeof(float)) * count * (round_up(v_dim, vector) + 2));
   }
   static constexpr std::size_t worker_bytes(int k_dim, int v_dim) {
-    return std::size_t(round_up(idx(sizeof(float) * floats(k_dim, v_dim)), 256));
+    const idx q = round_up(k_dim, vector), v = round_up(v_dim, vector), number = sizeof(float);
+    const idx queries = 2 * place(rows, q * number) + place(rows, 2 * q);
+    const idx keys_and_values = place(tokens, k_dim * number) + place(tokens, v_dim * number);
+    const idx scores = 3 * place(rows, tokens * number);
+    const idx states = 2 * state_bytes(rows, v_dim) + place(rows, v * number);
+    const idx integers = place(tokens, larger(q, integer_numbers));
+    return std::size_t(round_up(queries + keys_and_values + scores + states + integers, 256));
+  }
+  /// Room for partial results, where a step's rows are fewer than its workers and their keys are shared out.
+  static constexpr std::size_t shared_bytes(int workers, int v_dim) {
+    return workers > 1 ? std::size_t(8 * idx(workers) * state_bytes(rows, v_dim)) : 0;
   }
 };
 
@@ -96,7 +113,8 @@ inline step place_step(idx sequences, std::span<unsigned char> workspace, step_i
 
 inline std::size_t workspace_bytes(const host& exec, int sequences, int k_dim, int v_dim) {
   return 256 + detail::item_bytes(sequences) +
-         std::size_t(exec.workers()) * detail::host_tile::worker_bytes(k_dim, v_dim);
+         std::size_t(exec.workers()) * detail::host_tile::worker_bytes(k_dim, v_dim) +
+         detail::host_tile::shared_bytes(exec.workers(), v_dim);
 }
 
 /// Plans a step over an engine's own memory. Without a 16-bit tail; throws `invalid_argument` before anything is

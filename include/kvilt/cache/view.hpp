@@ -48,6 +48,8 @@ class view<Space, First, Rest...> {
  public:
   static constexpr memory_space space = Space;
   static constexpr int segments = 1 + sizeof...(Rest);
+  /// Rows come in the order of their positions.
+  static constexpr bool ordered = (First::retention_type::ordered && ... && Rest::retention_type::ordered);
   using k_rotation = rotation_of<typename First::k_format>;
   using v_rotation = rotation_of<typename First::v_format>;
 

@@ -21,9 +21,29 @@
 #define KVILT_MAY_ALIAS __attribute__((__may_alias__))
 /// Values computed before this point are in memory: no multiply-add is contracted across it.
 #define KVILT_FENCE() __asm__ volatile("" ::: "memory")
+#define KVILT_ALWAYS_INLINE inline __attribute__((__always_inline__))
 #else
+#define KVILT_ALWAYS_INLINE inline
 #define KVILT_MAY_ALIAS
 #define KVILT_FENCE()
+#endif
+
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__)
+/// Functions may be compiled for instructions that the program as a whole does without.
+#define KVILT_X86 1
+#else
+#define KVILT_X86 0
+#endif
+
+#if defined(__CUDACC__)
+#define KVILT_UNROLL
+#elif defined(__clang__)
+#define KVILT_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__)
+/// Before a loop of few steps, known when compiled, whose arrays are to live in registers.
+#define KVILT_UNROLL _Pragma("GCC unroll 32")
+#else
+#define KVILT_UNROLL
 #endif
 
 #if defined(KVILT_CHECKED) && KVILT_CHECKED

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <kvilt/core/error.hpp>
+#include <kvilt/core/instructions.hpp>
 #include <kvilt/core/types.hpp>
 
 #include <type_traits>
@@ -26,7 +28,18 @@ class host {
   host() = default;
   explicit host(executor& pool) : pool_(&pool) {}
 
+  /// The same with a set of instructions that the machine supports, where results are to be those of another machine.
+  /// Throws `invalid_argument`.
+  host with(instruction_set set) const {
+    detail::expects(supports(set), name_of(set), " is not supported by this machine");
+    host other = *this;
+    other.instructions_ = set;
+    return other;
+  }
+
   int workers() const { return pool_ ? pool_->workers() : 1; }
+  /// The widest of this machine, unless set.
+  instruction_set instructions() const { return instructions_; }
 
   /// `body(item, worker)` for each item.
   template <class Body>
@@ -43,6 +56,7 @@ class host {
 
  private:
   executor* pool_ = nullptr;
+  instruction_set instructions_ = best_instructions();
 };
 
 }  // namespace kvilt::inline KVILT_ABI

@@ -9,6 +9,7 @@ template <int D = dynamic>
 struct fp32 : extent<D> {
   using extent<D>::extent;
   static constexpr int rows = 1;
+  static constexpr plain_codes plain{code_kind::fp32};
   static constexpr const char* name() { return "fp32"; }
 
   KVILT_HD constexpr int dim() const { return this->get(); }
@@ -49,6 +50,7 @@ struct float_16 : extent<D> {
 template <int D = dynamic>
 struct fp16 : detail::float_16<D, to_fp16_saturating, from_fp16> {
   using detail::float_16<D, to_fp16_saturating, from_fp16>::float_16;
+  static constexpr plain_codes plain{code_kind::fp16};
   static constexpr const char* name() { return "fp16"; }
 };
 
@@ -56,6 +58,7 @@ struct fp16 : detail::float_16<D, to_fp16_saturating, from_fp16> {
 template <int D = dynamic>
 struct bf16 : detail::float_16<D, to_bf16_saturating, from_bf16> {
   using detail::float_16<D, to_bf16_saturating, from_bf16>::float_16;
+  static constexpr plain_codes plain{code_kind::bf16};
   static constexpr const char* name() { return "bf16"; }
 };
 

@@ -16,6 +16,35 @@ struct row_ref {
   int row = 0;
 };
 
+/// What the codes of a row are, one after the other.
+enum class code_kind : unsigned char {
+  fp32,
+  fp16,
+  bf16,
+  e4m3,
+  e5m2,
+  u8,
+  u4  // two to a byte, the even number's in the low half
+};
+
+/// What the params of a row are.
+enum class param_kind : unsigned char {
+  none,        // scale 1
+  scale16,     // an fp16 scale
+  scale_zero,  // an fp16 scale, an fp16 zero
+  scale32      // an fp32 scale
+};
+
+/// How a row lies, for kernels that read codes without `decode`:
+///     number i = scale * (code i - offset) + zero
+struct plain_codes {
+  code_kind codes = code_kind::fp32;
+  param_kind params = param_kind::none;
+  int offset = 0;
+
+  friend constexpr bool operator==(const plain_codes&, const plain_codes&) = default;
+};
+
 /// The rotation of a format that has none.
 struct no_rotation {
   KVILT_HD static void forward(float*, int) {}
@@ -34,6 +63,9 @@ struct no_rotation {
 /// Optional:
 ///   `using rotation`               an orthogonal map with `forward(float*, int dim)` and `inverse`, applied to rows
 ///                                  before `encode`; attention applies it to Q once and undoes it in the output once
+///   `static constexpr plain_codes plain`
+///                                  that a row is nothing but numbers of one kind under one scale: read by the fast
+///                                  path of every kernel; `decode` says the same
 ///   `static constexpr const char* name()`
 /// All of it marked KVILT_HD if kernels are to use it.
 template <class F>
@@ -94,6 +126,12 @@ struct rotation_trait<F> {
 /// The rotation in which a format keeps its rows.
 template <class F>
 using rotation_of = typename detail::rotation_trait<F>::type;
+
+/// Formats whose rows kernels may read without `decode`.
+template <class F>
+concept plain_format = F::rows == 1 && requires {
+  { F::plain } -> std::convertible_to<plain_codes>;
+};
 
 template <class F>
 constexpr const char* name_of(const F&) {

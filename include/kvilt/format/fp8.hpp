@@ -10,6 +10,7 @@ template <int D = dynamic>
 struct e4m3 : extent<D> {
   using extent<D>::extent;
   static constexpr int rows = 1;
+  static constexpr plain_codes plain{code_kind::e4m3, param_kind::scale16};
   static constexpr const char* name() { return "e4m3"; }
 
   KVILT_HD constexpr int dim() const { return this->get(); }

@@ -7,11 +7,23 @@ namespace kvilt::inline KVILT_ABI {
 /// Numbers that share a scale: the whole row.
 inline constexpr int whole_row = 0;
 
+namespace detail {
+
+/// Declares how rows lie where they lie so.
+template <bool Holds, code_kind Codes, param_kind Params, int Offset = 0>
+struct plain_if {};
+template <code_kind Codes, param_kind Params, int Offset>
+struct plain_if<true, Codes, Params, Offset> {
+  static constexpr plain_codes plain{Codes, Params, Offset};
+};
+
+}  // namespace detail
+
 /// INT8, symmetric: code = round(x / s) + 128 in one byte, s = max|x| / 127 in fp16, one per token and KV head, or one
 /// per `Group` numbers of the row. |x - decoded| <= s / 2. The scale is rounded before codes are made, never 0, and
 /// NaN where the row holds a NaN.
 template <int D = dynamic, int Group = whole_row>
-struct q8 : extent<D> {
+struct q8 : extent<D>, detail::plain_if<Group == whole_row, code_kind::u8, param_kind::scale16, 128> {
   using extent<D>::extent;
   static_assert(Group == whole_row || Group % 32 == 0, "kvilt: q8's groups are a multiple of 32 numbers");
   static_assert(D == dynamic || Group == whole_row || D % (Group ? Group : 1) == 0,
@@ -50,7 +62,7 @@ struct q8 : extent<D> {
 /// fp16, one pair per token and KV head, or per `Group` numbers. z is the smallest x rounded down, so a row far from
 /// zero still spans its codes.
 template <int D = dynamic, int Group = whole_row>
-struct q4 : extent<D> {
+struct q4 : extent<D>, detail::plain_if<Group == whole_row, code_kind::u4, param_kind::scale_zero> {
   using extent<D>::extent;
   static_assert(Group == whole_row || Group % 32 == 0, "kvilt: q4's groups are a multiple of 32 numbers");
   static_assert(D == dynamic || Group == whole_row || D % (Group ? Group : 1) == 0,

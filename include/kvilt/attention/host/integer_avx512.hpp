@@ -1,0 +1,342 @@
+#pragma once
+
+#include <kvilt/attention/host/simd_avx512.hpp>
+
+#if KVILT_X86
+#if !defined(__clang__)
+#pragma GCC diagnostic push
+// The intrinsics of g++ 12 read registers that they overwrite.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+namespace kvilt::inline KVILT_ABI::detail::avx512 {
+
+/// \file
+/// Attention over 8-bit and 4-bit codes by integer dot products (VNNI). Queries and weights are integers of 14 bits, a
+/// scale each of its own: 128 high + low, two products of bytes. Sums are exact, so their order is no matter; what the
+/// 14 bits cost is below 1/64 of what the codes themselves have cost.
+
+inline constexpr int integer_limit = 127 * 128;  // of a query's or a weight's magnitude
+
+/// high and low of 16 integers, as the lowest bytes: value = 128 high + low, |low| <= 64.
+KVILT_AVX512 inline void split(__m512i value, __m512i& high, __m512i& low) {
+  high = _mm512_srai_epi32(_mm512_add_epi32(value, _mm512_set1_epi32(64)), 7);
+  low = _mm512_sub_epi32(value, _mm512_slli_epi32(high, 7));
+}
+
+/// Where number i of a query stands among its codes: 4-bit keys give even and odd numbers of eight apart.
+constexpr int code_place(code_kind kind, int i) {
+  return kind == code_kind::u4 ? i / 8 * 8 + i % 2 * 4 + i % 8 / 2 : i;
+}
+
+/// codes: [dim] high bytes, then [dim] low ones.
+KVILT_AVX512 inline void quantise_query(code_kind kind, const float* q, int dim, signed char* codes, float& scale,
+                                        int& sum) {
+  float most = 0;
+  bool finite = true;
+  for (int i = 0; i < dim; ++i) {
+    const float magnitude = __builtin_fabsf(q[i]);
+    finite &= magnitude <= 3.4028235e38f;
+    most = magnitude > most ? magnitude : most;
+  }
+  // NOTE: a row that is not finite has no finite scores.
+  scale = finite ? most / integer_limit : __builtin_nanf("");
+  const float inverse = finite && scale > 1.2e-38f ? 1 / scale : 0.0f;
+  sum = 0;
+  for (int i = 0; i < dim; i += lanes) {
+    const __m512i value =
+        _mm512_maskz_cvtps_epi32(first_lanes(finite ? dim - i : 0), multiply(load(q + i), splat(inverse)));
+    __m512i high, low;
+    split(value, high, low);
+    alignas(64) signed char bytes[2][lanes];
+    _mm_store_si128(reinterpret_cast<__m128i*>(bytes[0]), _mm512_cvtepi32_epi8(high));
+    _mm_store_si128(reinterpret_cast<__m128i*>(bytes[1]), _mm512_cvtepi32_epi8(low));
+    for (int j = 0; j < lanes && i + j < dim; ++j) {
+      codes[code_place(kind, i + j)] = bytes[0][j];
+      codes[dim + code_place(kind, i + j)] = bytes[1][j];
+      sum += 128 * bytes[0][j] + bytes[1][j];
+    }
+  }
+}
+
+/// 16 x 16 transposed 32-bit words: x[i] word j <-> x[j] word i.
+KVILT_AVX512 inline void transpose(__m512i (&x)[16]) {
+  __m512i y[16];
+  KVILT_UNROLL
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+  KVILT_UNROLL
+  for (int i = 0; i < 16; i += 4) {
+    x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+    x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+    x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+    x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+  }
+  KVILT_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    y[i] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88);
+    y[i + 4] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
+    y[i + 8] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
+    y[i + 12] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
+  }
+  KVILT_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    x[i] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0x88);
+    x[i + 8] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0xdd);
+    x[i + 4] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0x88);
+    x[i + 12] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0xdd);
+  }
+}
+
+inline constexpr int tile_tokens = host_tile::tokens;
+
+/// Four codes of each of the tile's keys as a word: words [dim / 4][tokens].
+template <code_kind Kind>
+KVILT_AVX512 void gather_keys(const score_task& task, int* words) {
+  constexpr int per_word = Kind == code_kind::u4 ? 8 : 4;  // codes of a word as it lies
+  const __m512i nibble = _mm512_set1_epi8(15);
+  for (int t = 0; t < tile_tokens; t += 16) {
+    for (int w = 0; w < task.dim / per_word; w += 16) {
+      const int count = task.dim / per_word - w < 16 ? task.dim / per_word - w : 16;
+      __m512i x[16];
+      KVILT_UNROLL
+      for (int i = 0; i < 16; ++i) {
+        fetch_ahead(task.ahead, t + i, 4 * w);
+        x[i] = _mm512_maskz_loadu_epi32(first_lanes(count), task.rows[t + i] + 4 * w);
+      }
+      transpose(x);
+      for (int i = 0; i < count; ++i) {
+        if constexpr (Kind == code_kind::u4) {
+          int* const to = words + 2 * (w + i) * tile_tokens + t;
+          _mm512_storeu_si512(to, _mm512_and_si512(x[i], nibble));
+          _mm512_storeu_si512(to + tile_tokens, _mm512_and_si512(_mm512_srli_epi32(x[i], 4), nibble));
+        } else {
+          _mm512_storeu_si512(words + (w + i) * tile_tokens + t, x[i]);
+        }
+      }
+    }
+  }
+}
+
+/// Products of `Rows` rows with 64 keys.
+template <int Rows>
+KVILT_AVX512 void multiply_words(const score_task& task, int row, const int* words) {
+  __m512i high[Rows][4], low[Rows][4];
+  KVILT_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    KVILT_UNROLL
+    for (int j = 0; j < 4; ++j) high[r][j] = low[r][j] = _mm512_setzero_si512();
+  }
+  const signed char* codes = task.q_codes + row * 2 * task.q_stride;
+  for (int w = 0; w < task.dim / 4; ++w) {
+    __m512i key[4];
+    KVILT_UNROLL
+    for (int j = 0; j < 4; ++j) key[j] = _mm512_loadu_si512(words + w * tile_tokens + 16 * j);
+    KVILT_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      const signed char* q = codes + r * 2 * task.q_stride + 4 * w;
+      const __m512i q_high = _mm512_set1_epi32(read<int>(reinterpret_cast<const unsigned char*>(q)));
+      const __m512i q_low = _mm512_set1_epi32(read<int>(reinterpret_cast<const unsigned char*>(q + task.dim)));
+      KVILT_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        high[r][j] = _mm512_dpbusd_epi32(high[r][j], key[j], q_high);
+        low[r][j] = _mm512_dpbusd_epi32(low[r][j], key[j], q_low);
+      }
+    }
+  }
+  KVILT_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    // NOTE: the sum of offset codes may wrap; without the offset it fits.
+    const __m512i offset = _mm512_set1_epi32(int(unsigned(task.offset) * unsigned(task.q_sum[row + r])));
+    KVILT_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const __m512i sum = _mm512_sub_epi32(_mm512_add_epi32(_mm512_slli_epi32(high[r][j], 7), low[r][j]), offset);
+      store(task.out + (row + r) * tile_tokens + 16 * j,
+            multiply(_mm512_cvtepi32_ps(sum), splat(task.q_scale[row + r])));
+    }
+  }
+}
+
+template <code_kind Kind>
+KVILT_AVX512 void multiply_integer_keys(const score_task& task) {
+  int* const words = reinterpret_cast<int*>(task.scratch);
+  gather_keys<Kind>(task, words);
+  int row = 0;
+  for (; row + 2 <= task.count; row += 2) multiply_words<2>(task, row, words);
+  if (row < task.count) multiply_words<1>(task, row, words);
+}
+
+/// Four tokens' codes of each number as a word: 64 numbers of a tile, words [token / 4][4][16], numbers in the order
+/// that `in_order` undoes. For 4-bit codes the even numbers of 128, then the odd ones.
+template <code_kind Kind>
+KVILT_AVX512 void gather_values(const value_task& task, int byte, int first, int last, unsigned char* words) {
+  const int bytes = (Kind == code_kind::u4 ? task.dim / 2 : task.dim) - byte;
+  const __mmask64 live = bytes >= 64 ? ~__mmask64(0) : (__mmask64(1) << bytes) - 1;
+  const __m512i nibble = _mm512_set1_epi8(15);
+  constexpr int half = tile_tokens * 64;  // bytes of 64 numbers of a tile
+  for (int t = first; t < last; t += 4) {
+    __m512i x[4], y[4];
+    KVILT_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      fetch_ahead(task.ahead, t + i, byte);
+      x[i] = _mm512_maskz_loadu_epi8(live, task.rows[t + i] + byte);
+    }
+    y[0] = _mm512_unpacklo_epi8(x[0], x[1]), y[1] = _mm512_unpackhi_epi8(x[0], x[1]);
+    y[2] = _mm512_unpacklo_epi8(x[2], x[3]), y[3] = _mm512_unpackhi_epi8(x[2], x[3]);
+    x[0] = _mm512_unpacklo_epi16(y[0], y[2]), x[1] = _mm512_unpackhi_epi16(y[0], y[2]);
+    x[2] = _mm512_unpacklo_epi16(y[1], y[3]), x[3] = _mm512_unpackhi_epi16(y[1], y[3]);
+    KVILT_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      unsigned char* const to = words + 64 * (t + i);
+      if constexpr (Kind == code_kind::u4) {
+        _mm512_storeu_si512(to, _mm512_and_si512(x[i], nibble));
+        _mm512_storeu_si512(to + half, _mm512_and_si512(_mm512_srli_epi32(x[i], 4), nibble));
+      } else {
+        _mm512_storeu_si512(to, x[i]);
+      }
+    }
+  }
+}
+
+/// Weights as integers, [2][tokens] bytes. Returns their scale, NaN where one is not finite: so are its values then.
+KVILT_AVX512 inline float quantise_weights(const float* weights, int first, int last, signed char* codes, int& sum) {
+  f32 most = zero();
+  bool finite = true;
+  for (int t = first; t < last; t += lanes) {
+    const f32 w = load(weights + t);
+    finite &= _mm512_fpclass_ps_mask(w, 0x99) == 0;
+    most = larger(w, most);
+  }
+  const float high = largest_lane(most);
+  const float scale = finite ? high / integer_limit : __builtin_nanf("");
+  const float inverse = finite && high > 1e-30f ? integer_limit / high : 0.0f;
+  __m512i total = _mm512_setzero_si512();
+  for (int t = first; t < last; t += lanes) {
+    const f32 w = finite ? multiply(load(weights + t), splat(inverse)) : zero();
+    const __m512i value = _mm512_cvtps_epi32(w);
+    __m512i high_part, low_part;
+    split(value, high_part, low_part);
+    total = _mm512_add_epi32(total, value);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + t), _mm512_cvtepi32_epi8(high_part));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + tile_tokens + t), _mm512_cvtepi32_epi8(low_part));
+  }
+  sum = _mm512_reduce_add_epi32(total);
+  return scale;
+}
+
+/// The order of numbers in which `gather_values` has left four vectors: vector j, lane 4 l + e <-> number 16 l + 4 j + e.
+KVILT_AVX512 inline void in_order(f32 (&x)[4]) {
+  const f32 a = _mm512_shuffle_f32x4(x[0], x[1], 0x44), b = _mm512_shuffle_f32x4(x[0], x[1], 0xee);
+  const f32 c = _mm512_shuffle_f32x4(x[2], x[3], 0x44), d = _mm512_shuffle_f32x4(x[2], x[3], 0xee);
+  x[0] = _mm512_shuffle_f32x4(a, c, 0x88), x[1] = _mm512_shuffle_f32x4(a, c, 0xdd);
+  x[2] = _mm512_shuffle_f32x4(b, d, 0x88), x[3] = _mm512_shuffle_f32x4(b, d, 0xdd);
+}
+
+struct weight_codes {
+  signed char codes[host_tile::rows][2 * tile_tokens];
+  float scale[host_tile::rows];
+  int sum[host_tile::rows];
+};
+
+/// Sums of 64 numbers for `Rows` rows, as integers: sums[r][j], in order.
+template <int Rows>
+KVILT_AVX512 void add_words(const weight_codes& weights, int row, int offset, const unsigned char* words, int first,
+                            int last, f32 (&sums)[Rows][4]) {
+  __m512i high[Rows][4], low[Rows][4];
+  KVILT_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    KVILT_UNROLL
+    for (int j = 0; j < 4; ++j) high[r][j] = low[r][j] = _mm512_setzero_si512();
+  }
+  for (int t = first; t < last; t += 4) {
+    __m512i value[4];
+    KVILT_UNROLL
+    for (int j = 0; j < 4; ++j) value[j] = _mm512_loadu_si512(words + 64 * (t + j));
+    KVILT_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      const unsigned char* codes = reinterpret_cast<const unsigned char*>(weights.codes[row + r]) + t;
+      const __m512i w_high = _mm512_set1_epi32(read<int>(codes));
+      const __m512i w_low = _mm512_set1_epi32(read<int>(codes + tile_tokens));
+      KVILT_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        high[r][j] = _mm512_dpbusd_epi32(high[r][j], value[j], w_high);
+        low[r][j] = _mm512_dpbusd_epi32(low[r][j], value[j], w_low);
+      }
+    }
+  }
+  KVILT_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    const __m512i constant = _mm512_set1_epi32(offset * weights.sum[row + r]);
+    KVILT_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high[r][j], 7), low[r][j]);
+      sums[r][j] = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, constant));
+    }
+    in_order(sums[r]);
+  }
+}
+
+/// to = factor from + constant + scale sums, for 16 numbers from `d` on.
+KVILT_AVX512 inline void add_sums(const value_task& task, int row, int d, float scale, f32 sums) {
+  const idx at = row * task.stride + d;
+  const f32 before = multiply_add(splat(task.factor[row]), load(task.from + at), splat(task.constant[row]));
+  store(task.to + at, multiply_add(splat(scale), sums, before));
+}
+
+template <code_kind Kind, int Rows>
+KVILT_AVX512 void add_integer_rows(const value_task& task, const weight_codes& weights, int row, int d,
+                                   const unsigned char* words, int first, int last) {
+  f32 even[Rows][4];
+  add_words<Rows>(weights, row, task.offset, words, first, last, even);
+  if constexpr (Kind == code_kind::u4) {
+    f32 odd[Rows][4];
+    add_words<Rows>(weights, row, task.offset, words + tile_tokens * 64, first, last, odd);
+    const __m512i lower = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i upper = _mm512_add_epi32(lower, _mm512_set1_epi32(8));
+    for (int r = 0; r < Rows; ++r)
+      for (int j = 0; j < 8 && d + 16 * j < task.dim; ++j) {
+        const f32 sums = _mm512_permutex2var_ps(even[r][j / 2], j % 2 ? upper : lower, odd[r][j / 2]);
+        add_sums(task, row + r, d + 16 * j, weights.scale[row + r], sums);
+      }
+  } else {
+    for (int r = 0; r < Rows; ++r)
+      for (int j = 0; j < 4 && d + 16 * j < task.dim; ++j)
+        add_sums(task, row + r, d + 16 * j, weights.scale[row + r], even[r][j]);
+  }
+}
+
+template <code_kind Kind>
+KVILT_AVX512 void add_integer_values(const value_task& task) {
+  weight_codes weights;
+  const int first = task.first / 16 * 16, last = (task.last + 15) / 16 * 16;
+  for (int r = 0; r < task.count; ++r)
+    weights.scale[r] = quantise_weights(task.weights + r * tile_tokens, first, last, weights.codes[r], weights.sum[r]);
+  constexpr int numbers = Kind == code_kind::u4 ? 128 : 64;  // at a time
+  for (int d = 0; d < task.dim; d += numbers) {
+    gather_values<Kind>(task, Kind == code_kind::u4 ? d / 2 : d, first, last, task.scratch);
+    int row = 0;
+    for (; row + 2 <= task.count; row += 2) add_integer_rows<Kind, 2>(task, weights, row, d, task.scratch, first, last);
+    if (row < task.count) add_integer_rows<Kind, 1>(task, weights, row, d, task.scratch, first, last);
+  }
+}
+
+/// Integer products where codes are integers.
+constexpr host_kernels with_integers(host_kernels k) {
+  k.multiply_integer_keys[int(code_kind::u8)] = avx512::multiply_integer_keys<code_kind::u8>;
+  k.multiply_integer_keys[int(code_kind::u4)] = avx512::multiply_integer_keys<code_kind::u4>;
+  k.add_integer_values[int(code_kind::u8)] = avx512::add_integer_values<code_kind::u8>;
+  k.add_integer_values[int(code_kind::u4)] = avx512::add_integer_values<code_kind::u4>;
+  k.quantise_query = avx512::quantise_query;
+  return k;
+}
+inline constexpr host_kernels kernels = with_integers(float_kernels);
+
+}  // namespace kvilt::inline KVILT_ABI::detail::avx512
+
+#if !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#endif

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <kvilt/core/config.hpp>
+
+namespace kvilt::inline KVILT_ABI {
+
+/// Which vector instructions the host backend uses. Results are the same bits on every machine for one set; sets differ
+/// from each other in the last bits.
+enum class instruction_set : unsigned char {
+  portable,  // what the program is compiled for; NEON on AArch64
+  avx2,      // AVX2, FMA, F16C
+  avx512     // AVX-512 F, BW, DQ, VL, VNNI
+};
+
+constexpr const char* name_of(instruction_set s) {
+  return s == instruction_set::avx512 ? "AVX-512" : s == instruction_set::avx2 ? "AVX2" : "portable";
+}
+
+/// Whether this machine can run them.
+inline bool supports(instruction_set s) {
+#if KVILT_X86
+  if (s == instruction_set::avx2)
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");  // processors with both have F16C
+  if (s == instruction_set::avx512)
+    return supports(instruction_set::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni");
+#endif
+  return s == instruction_set::portable;
+}
+
+/// The widest that this machine has.
+inline instruction_set best_instructions() {
+  for (const instruction_set s : {instruction_set::avx512, instruction_set::avx2})
+    if (supports(s)) return s;
+  return instruction_set::portable;
+}
+
+}  // namespace kvilt::inline KVILT_ABI
