@@ -18,3 +18,4 @@
 #include <kvilt/layout/contiguous.hpp>
 #include <kvilt/layout/paged.hpp>
 #include <kvilt/position/rope.hpp>
+#include <kvilt/position/scaling.hpp>

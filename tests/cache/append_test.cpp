@@ -97,6 +97,27 @@ TEST_CASE("append: RoPE turns keys and queries by their positions, and leaves va
     }
 }
 
+TEST_CASE("append: RoPE turns the part of a row that it is told to", "[cache]") {
+  const rope_table table(16, 500.0, rope_pairs::interleaved);
+  rope last = table;
+  last.first = 24;
+  const tensor<float> k = random_tensor(1, 7, 2, 40), v = random_tensor(2, 7, 2, 24), q = random_tensor(3, 7, 4, 40);
+  tensor<float> turned_q = q;
+  readable c(2, 40, 24);
+  append(host(), c.view(), planned_step(host(), {30}, {7}, {}, 40, 24), turned_q.rows(), k.rows(), v.rows(), last);
+  for (int t = 0; t < 7; ++t)
+    for (int head = 0; head < 4; ++head) {
+      std::vector<double> want = widened(q.row(t, head));
+      support::turn(std::span(want).last(16), 30 + t, 16, 500.0, true);
+      CHECK(difference(turned_q.row(t, head), want) == "");
+      CHECK(std::equal(q.row(t, head).begin(), q.row(t, head).begin() + 24, turned_q.row(t, head).begin()));
+      if (head >= 2) continue;
+      want = widened(k.row(t, head));
+      support::turn(std::span(want).last(16), 30 + t, 16, 500.0, true);
+      CHECK(difference(c.k(30 + t, head), want) == "");
+    }
+}
+
 TEST_CASE("append: a row that leaves the tail is the 16-bit row encoded at once", "[cache]") {
   constexpr int tokens = 30, dim = 32;
   using with_tail = policy<contiguous, q4<>, q8<>, keep_all, 0, 7>;
@@ -161,6 +182,12 @@ TEST_CASE("append: what does not fit is refused, and nothing is written", "[cach
   CHECK_THROWS_WITH(rotate_queries(host(), s, q.rows(), 16, no_table),
                     containing("RoPE over 16 numbers has no frequencies"));
   CHECK_THROWS_WITH(append(host(), c.view(), s, k.rows(), v.rows(), odd), containing("RoPE over 15 numbers"));
+  for (const int first : {-1, 1}) {
+    rope beyond = good;
+    beyond.first = first;
+    CHECK_THROWS_WITH(append(host(), c.view(), s, k.rows(), v.rows(), beyond),
+                      containing("RoPE over 16 numbers from number " + std::to_string(first) + " on of rows of 16"));
+  }
   CHECK_THROWS_WITH(run(k.rows(), v.rows(), cramped, good, q.rows()),
                     containing("the step's workspace leaves 100 bytes"));
   CHECK_THROWS_WITH(rotate_queries(host(), cramped, q.rows(), 16, good),

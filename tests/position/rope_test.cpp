@@ -2,6 +2,7 @@
 
 #include <kvilt/position/rope.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -80,6 +81,24 @@ TEST_CASE("rope: numbers beyond the turning dims keep every bit", "[position]") 
   rope(table).apply(y.data(), 12345);
   CHECK(std::vector<float>(y.begin() + 32, y.end()) == std::vector<float>(x.begin() + 32, x.end()));
   CHECK(y[31] != x[31]);
+}
+
+TEST_CASE("rope: any part of a row turns, and the rest keeps every bit", "[position]") {
+  for (const rope_pairs pairs : {rope_pairs::half_split, rope_pairs::interleaved})
+    for (const int first : {0, 1, 8, 512}) {  // 512: the last 64 of MLA's rows of 576
+      const rope_table table(64, 1e4, pairs);
+      rope part = table;
+      part.first = first;
+      const std::vector<float> x = some_row(576);
+      std::vector<float> y = x;
+      part.apply(y.data(), 4321);
+      part.shift(y.data(), 79);
+      const std::vector<float> before(x.begin() + first, x.begin() + first + 64);
+      const std::vector<float> after(y.begin() + first, y.begin() + first + 64);
+      CHECK(largest_difference(after, turned(before, 4400, 64, 1e4, pairs)) < 3e-6);
+      std::copy(before.begin(), before.end(), y.begin() + first);
+      CHECK(y == x);
+    }
 }
 
 TEST_CASE("rope: position 0 and no dims change nothing", "[position]") {

@@ -105,6 +105,8 @@ inline void check_rope(const rope& turn, int k_dim) {
   expects(turn.dims == 0 || turn.turns != nullptr, "RoPE over ", turn.dims, " numbers has no frequencies");
   expects(turn.dims >= 0 && turn.dims <= k_dim && turn.dims % 2 == 0, "RoPE over ", turn.dims, " numbers of rows of ",
           k_dim);
+  expects(turn.first >= 0 && turn.first <= k_dim - turn.dims, "RoPE over ", turn.dims, " numbers from number ",
+          turn.first, " on of rows of ", k_dim);
 }
 
 template <class Q>
@@ -127,9 +129,9 @@ void rotate_queries(const host& exec, const step& s, rows<Q> q, int k_dim, const
     for (int j = 0; j < item.queries; ++j)
       for (int head = 0; head < q.heads; ++head) {
         Q* const at = q.at(item.q_row + j, head);
-        detail::load_row(at, turn.dims, row);
+        detail::load_row(at + turn.first, turn.dims, row + turn.first);
         turn.apply(row, s.rope_positions ? s.rope_positions[item.q_row + j] : item.query_position(j));
-        for (int d = 0; d < turn.dims; ++d) store(at[d], row[d]);
+        for (int d = turn.first; d < turn.first + turn.dims; ++d) store(at[d], row[d]);
       }
   });
 }

@@ -4,6 +4,7 @@
 #include <kvilt/core/types.hpp>
 
 #include <cmath>
+#include <concepts>
 #include <span>
 #include <vector>
 
@@ -21,9 +22,10 @@ enum class rope_pairs : unsigned char {
 /// integer multiply, exact at any position; an fp32 angle would be wrong by 0.01 rad at 131,072 tokens.
 struct rope {
   const std::uint64_t* turns = nullptr;  // [dims / 2], in units of 2^-64 turn
-  int dims = 0;                          // leading numbers of a row that turn; the rest stay
+  int dims = 0;                          // numbers of a row that turn; the rest stay
   rope_pairs pairs = rope_pairs::half_split;
-  float magnitude = 1;  // of rotated rows (YaRN's attention factor)
+  float magnitude = 1;  // of what turns (YaRN's attention factor)
+  int first = 0;        // number of a row that turns (MLA turns the last 64 of 576)
 
   /// A row at `position`.
   KVILT_HD void apply(float* x, idx position) const { turn(x, position, magnitude); }
@@ -33,6 +35,7 @@ struct rope {
  private:
   KVILT_HD void turn(float* x, idx position, float scale) const {
     const int step = pairs == rope_pairs::half_split ? dims / 2 : 1, stride = pairs == rope_pairs::half_split ? 1 : 2;
+    x += first;
     for (int i = 0; i < dims / 2; ++i) {
       float sine, cosine;
       sine_cosine(std::uint64_t(position) * turns[i], sine, cosine);
@@ -56,31 +59,70 @@ struct rope {
   }
 };
 
+/// What a model was trained with: pair i < dims / 2 turns by base^(-2i / dims) radians per token.
+struct rope_basis {
+  int dims = 0;
+  double base = 1e4;
+
+  double theta(int pair) const { return std::pow(base, -2.0 * pair / dims); }
+};
+
+/// How a model is stretched beyond the length that it was trained for; scaling.hpp has the known ones.
+///   `double theta(rope_basis, int pair) const`  radians per token, not negative
+/// Optional:
+///   `double magnitude() const`                  of what turns, 1 if absent
+///   `void check(rope_basis) const`              throws `invalid_argument` for parameters that make no sense
+template <class S>
+concept rope_scaling = requires(const S s, rope_basis b, int pair) {
+  { s.theta(b, pair) } -> std::same_as<double>;
+};
+
 /// Owns the frequencies of a `rope`.
 class rope_table {
  public:
   /// theta_i = base^(-2i / dims) / factor_i radians per token, i < dims / 2; `factors` empty: 1 (Llama 3's GGUF files
   /// carry them as `rope_freqs.weight`). Throws `invalid_argument` where dims is odd, base or a factor not above 0.
   rope_table(int dims, double base, rope_pairs pairs, std::span<const float> factors = {}) : pairs_(pairs) {
-    detail::expects(dims >= 0 && dims % 2 == 0, "RoPE over ", dims, " numbers; an even count is needed");
-    detail::expects(base > 0, "RoPE with base ", base, "; a positive one is needed");
+    const rope_basis basis = checked(dims, base);
     detail::expects(factors.empty() || int(factors.size()) == dims / 2, "RoPE over ", dims, " numbers has ",
                     factors.size(), " factors; ", dims / 2, " or none are needed");
-    constexpr double two_pi = 6.283185307179586476925;
     for (int i = 0; i < dims / 2; ++i) {
       const double factor = factors.empty() ? 1.0 : double(factors[std::size_t(i)]);
       detail::expects(factor > 0, "RoPE's factor ", i, " is ", factor, "; a positive one is needed");
-      const double turns = std::pow(base, -2.0 * i / dims) / factor / two_pi;
-      turns_.push_back(static_cast<std::uint64_t>(std::ldexp(turns - std::floor(turns), 64)));
+      add(basis.theta(i) / factor);
     }
   }
 
-  operator rope() const& { return {turns_.data(), 2 * int(turns_.size()), pairs_, 1.0f}; }
+  /// Frequencies and magnitude of a scaling, e.g. `rope_table(128, 5e5, pairs, llama3_scaling{})`.
+  template <rope_scaling Scaling>
+  rope_table(int dims, double base, rope_pairs pairs, const Scaling& scaling) : pairs_(pairs) {
+    const rope_basis basis = checked(dims, base);
+    if constexpr (requires { scaling.check(basis); }) scaling.check(basis);
+    for (int i = 0; i < dims / 2; ++i) add(scaling.theta(basis, i));
+    if constexpr (requires { scaling.magnitude(); }) magnitude_ = float(scaling.magnitude());
+  }
+
+  operator rope() const& { return {turns_.data(), 2 * int(turns_.size()), pairs_, magnitude_}; }
   operator rope() && = delete;
 
  private:
+  static rope_basis checked(int dims, double base) {
+    detail::expects(dims >= 0 && dims % 2 == 0, "RoPE over ", dims, " numbers; an even count is needed");
+    detail::expects(base > 0, "RoPE with base ", base, "; a positive one is needed");
+    return {dims, base};
+  }
+
+  void add(double theta) {
+    detail::expects(theta >= 0 && theta < 1e18, "RoPE's pair ", turns_.size(), " turns by ", theta,
+                    " radians per token; 0 or a positive number is needed");
+    constexpr double two_pi = 6.283185307179586476925;
+    const double turns = theta / two_pi;
+    turns_.push_back(static_cast<std::uint64_t>(std::ldexp(turns - std::floor(turns), 64)));
+  }
+
   std::vector<std::uint64_t> turns_;
   rope_pairs pairs_;
+  float magnitude_ = 1;
 };
 
 }  // namespace kvilt::inline KVILT_ABI
