@@ -3,8 +3,12 @@
 /// \file
 /// Everything that needs C++20 and nothing else. Threads are opt-in: `kvilt/core/thread_pool.hpp`.
 
+#include <kvilt/attention/alibi.hpp>
 #include <kvilt/attention/attend.hpp>
+#include <kvilt/attention/sink_logit.hpp>
+#include <kvilt/attention/soft_cap.hpp>
 #include <kvilt/attention/state.hpp>
+#include <kvilt/attention/tree_mask.hpp>
 #include <kvilt/attention/variant.hpp>
 #include <kvilt/cache/append.hpp>
 #include <kvilt/cache/budget.hpp>

@@ -1,8 +1,14 @@
 #include "support/catch.hpp"
 #include "support/tensors.hpp"
 
+#include <kvilt/attention/alibi.hpp>
+#include <kvilt/attention/sink_logit.hpp>
+#include <kvilt/attention/soft_cap.hpp>
+#include <kvilt/attention/tree_mask.hpp>
 #include <kvilt/attention/variant.hpp>
 
+#include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
 
@@ -33,6 +39,61 @@ struct first_keys {
   bool keep(where w) const { return w.k_position < count; }
 };
 struct nothing {};
+
+// Every hook, counted; every key is kept, and `whole` says so where it is told to.
+struct counts {
+  int tiles = 0, whole = 0, sink = 0;
+  std::map<std::tuple<int, int, idx>, int> keep, score;  // (query, head, key)
+};
+struct counting {
+  counts* c;
+  bool says_whole;
+
+  bool keep(const where& w) const {
+    ++c->keep[{w.q_index, w.q_head, w.k_position}];
+    return true;
+  }
+  float score(const where& w, float s) const {
+    ++c->score[{w.q_index, w.q_head, w.k_position}];
+    return s;
+  }
+  position_range tiles(const where&) const {
+    ++c->tiles;
+    return {0, kvilt::detail::no_end};
+  }
+  bool whole(const where&, position_range) const {
+    ++c->whole;
+    return says_whole;
+  }
+  float sink(int) const {
+    ++c->sink;
+    return 1;
+  }
+};
+
+// Holds both hints of a variant against its `keep`, over random queries and ranges. Returns how many ranges were whole.
+template <class Variant>
+int whole_ranges(const Variant& variant, int heads = 4, int most_queries = 70) {
+  using kvilt::detail::keeps;
+  dice d(7);
+  int whole = 0;
+  bool hints_hold = true;
+  for (int i = 0; i < 3000; ++i) {
+    const int q_index = d.below(most_queries), head = d.below(heads);
+    const where asked{d.below(2), head, head / 2, q_index, q_index + d.below(90) - (i % 50 == 0 ? 20 : 0), 0};
+    const position_range r = {d.below(170), d.below(3) == 0 ? asked.q_position + 1 : d.below(200)};
+    const position_range tiles = kvilt::detail::tiles_of(variant, asked);
+    const bool said = kvilt::detail::keeps_whole(variant, asked, r);
+    for (where w = asked; w.k_position < 200; ++w.k_position) {
+      const bool kept = keeps(variant, w), in = w.k_position >= r.first && w.k_position < r.last;
+      hints_hold &= !said || !in || kept;
+      hints_hold &= !kept || (w.k_position >= tiles.first && w.k_position < tiles.last);
+    }
+    if (said && r.first < r.last) ++whole;
+  }
+  CHECK(hints_hold);
+  return whole;
+}
 
 static_assert(attention_variant<recorder> && attention_variant<by_score> && attention_variant<first_keys>);
 static_assert(!attention_variant<nothing> && !attention_variant<int>);
@@ -114,4 +175,92 @@ TEST_CASE("variant: what tiles leaves out is not asked about", "[attention]") {
   std::vector<where> seen;
   t.attend(attention{compose(first_keys{3}, recorder{&seen})}, planned_step(host(), {200}, {0}, {1}, 8, 8), q);
   for (const where& w : seen) CHECK(w.k_position < 3);
+}
+
+TEST_CASE("variant: whole ranges are kept key by key, and what tiles leaves out is not", "[attention]") {
+  const float logits[4] = {};
+  alibi_table slopes(4);
+  CHECK(whole_ranges(full{}) > 1000);
+  CHECK(whole_ranges(causal{}) > 100);
+  for (const idx width : {1, 5, 64}) {
+    CHECK(whole_ranges(causal_window{width}) > 5);
+    CHECK(whole_ranges(compose(causal{}, causal_window{width}, soft_cap{3})) > 5);
+  }
+  CHECK(whole_ranges(soft_cap{3}) > 1000);
+  CHECK(whole_ranges(sink_logit{logits}) > 1000);
+  CHECK(whole_ranges(alibi(slopes)) > 1000);
+  slopes.truncate(0, 0.5);
+  REQUIRE(slopes.widths()[0] < 10);
+  CHECK(whole_ranges(alibi(slopes)) > 5);
+  CHECK(whole_ranges(compose(causal{}, sink_logit{logits}, alibi(slopes))) > 5);
+  std::vector<int> parents;
+  for (int i = 0; i < 140; ++i) parents.push_back(i % 70 == 0 ? -1 : i % 70 / 2 - i % 3 / 2);
+  const tree_table shared(70, std::span(parents).first(70)), two(70, parents);
+  CHECK(whole_ranges(tree_mask(shared)) > 5);
+  CHECK(whole_ranges(tree_mask(two)) > 5);
+  CHECK(whole_ranges(compose(tree_mask(two), causal_window{20}), 4, 9) > 5);
+  // Who says nothing is asked about each key; who hides nothing need not say so.
+  CHECK(whole_ranges(first_keys{50}) == 0);
+  CHECK(whole_ranges(by_score{}) > 1000);
+}
+
+TEST_CASE("variant: every hook is called in decode, chunks and prefill, at any group size", "[attention]") {
+  for (const int queries : {1, 5, 90})
+    for (const int group : {1, 3, 8})
+      for (const bool whole : {false, true}) {
+        const int tokens = 150, kv_heads = 2, heads = kv_heads * group;
+        const text t(tokens, kv_heads, 8, 8);
+        const tensor<float> q = random_tensor(9, queries, heads, 8);
+        counts c;
+        const planned_step s(host(), {tokens}, {0}, {queries}, 8, 8);
+        const answer<> got = t.attend(attention{counting{&c, whole}}, s, q);
+        INFO(queries << " queries, group " << group << ", whole " << whole);
+        const std::size_t pairs = std::size_t(tokens * queries * heads);
+        CHECK(c.score.size() == pairs);
+        CHECK(std::all_of(c.score.begin(), c.score.end(), [](const auto& pair) { return pair.second == 1; }));
+        // Whole ranges are not asked about key by key.
+        CHECK(c.keep.size() == (whole ? 0 : pairs));
+        CHECK(std::all_of(c.keep.begin(), c.keep.end(), [](const auto& pair) { return pair.second == 1; }));
+        CHECK(c.whole > 0);
+        CHECK(c.tiles >= queries * heads);
+        CHECK(c.sink == queries * heads);
+        const answer<> plain = t.attend(attention{full{}}, s, q);
+        for (std::size_t i = 0; i < plain.lse.size(); ++i)
+          CHECK(got.lse[i] == Approx(std::log(std::exp(plain.lse[i]) + std::exp(1.0f))));
+      }
+}
+
+TEST_CASE("variant: layers of one model each have their own over one cache", "[attention]") {
+  using kv = policy<paged<8>, fp32<>>;
+  constexpr int tokens = 60, dim = 16, heads = 4;
+  cache<kv> owner({.layers = 4, .kv_heads = 2, .tokens = 64, .max_step = 64}, host_memory(), kv(dim));
+  const sequence s[] = {owner.open()};
+  owner.reserve(s[0], tokens);
+  std::vector<unsigned char> workspace(owner.workspace_bytes(host(), 1));
+  const int count[] = {tokens};
+  const step st = owner.begin(host(), s, count, workspace);
+  const alibi_table slopes(heads);
+  const float logits[] = {0, 2, -1, 5};
+  const auto is_right = [&](int layer, auto variant) {
+    const text t(tokens, 2, dim, dim, std::uint64_t(10 * layer));  // the same rows in a cache of their own
+    const tensor<float> q = random_tensor(std::uint64_t(10 * layer + 5), tokens, heads, dim);
+    append(host(), owner.view(layer), st, t.k.rows(), t.v.rows());
+    answer<> a(tokens, heads, dim);
+    attention{variant}(host(), owner.view(layer), st, q.rows(), a.out.rows(), a.lse_rows());
+    const answer<> alone = t.attend(attention{variant}, planned_step(host(), {tokens}, {0}, {tokens}, dim, dim), q);
+    return same_bits(a.out.data, alone.out.data) && same_bits(a.lse, alone.lse);
+  };
+  CHECK(is_right(0, compose(causal_window{9}, sink_logit{logits})));
+  CHECK(is_right(1, compose(causal{}, sink_logit{logits})));
+  CHECK(is_right(2, compose(causal{}, soft_cap{2}, alibi(slopes))));
+  CHECK(is_right(3, full{}));
+  owner.commit(st);
+}
+
+TEST_CASE("variant: a composition has the sink of the one that has one", "[attention]") {
+  const float logits[] = {3, 4};
+  CHECK(compose(causal{}, sink_logit{logits}, soft_cap{1}).sink(1) == 4);
+  CHECK(compose(sink_logit{logits}, causal{}).sink(0) == 3);
+  CHECK(kvilt::detail::has_sink<decltype(compose(causal{}, soft_cap{1}, sink_logit{logits}))>);
+  CHECK(!kvilt::detail::has_sink<decltype(compose(causal{}, soft_cap{1}))>);
 }

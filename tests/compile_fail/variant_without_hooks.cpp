@@ -1,4 +1,4 @@
-// expect: kvilt: an attention variant is trivially copyable and has `float score\(kvilt::where, float\) const`
+// expect: kvilt: an attention variant is trivially copyable and has `float score\(kvilt::where, float\) const`, `bool keep
 #include <kvilt/kvilt.hpp>
 
 // A user's variant whose only hook has another name.

@@ -1,22 +1,14 @@
 #pragma once
 
 #include <kvilt/attention/host/block.hpp>
+#include <kvilt/attention/positions.hpp>
 #include <kvilt/attention/variant.hpp>
 #include <kvilt/cache/append.hpp>
 
 #include <cmath>
+#include <type_traits>
 
 namespace kvilt::inline KVILT_ABI {
-
-/// Queries and keys count positions in the text.
-struct text_positions {};
-
-/// Sinks and window count as one text: a query that no longer sees the tokens between is turned for the sinks to the
-/// distance it has in the cache (StreamingLLM). Exact, and keys stay as they were written: Q is rotated once more for
-/// the segment. `turn` is the RoPE that `append` used.
-struct cache_positions {
-  rope turn;
-};
 
 /// Attention over a cache, as a functor: softmax(scale q K^T, changed and masked by the variant) V over every segment
 /// of the view. Any number of queries a sequence: decode, chunks and prefill are one call.
@@ -34,7 +26,9 @@ class attention {
   float scale(int k_dim) const { return scale_ != 0 ? scale_ : 1 / std::sqrt(float(k_dim)); }
 
   /// q: [s.q_rows][q heads][k_dim], RoPE applied; out: [s.q_rows][q heads][v_dim]; lse, optional: [s.q_rows][q heads].
-  /// A query that sees no key gives 0 and -infinity. Throws `invalid_argument` before anything is written.
+  /// A query that sees no key gives 0 and -infinity. A variant's sink is part of the log-sum-exp, as it is of what the
+  /// output was divided by: parts over disjoint keys merge as ever if one of them alone has the sink (or none, and
+  /// `merge_sink` adds it). Throws `invalid_argument` before anything is written.
   /// A query's bits depend on what it sees alone: not on pages, neighbours, the step's split or the number of workers.
   /// Where it runs is `exec`'s choice: each backend has its `run_attention`.
   template <class Exec, kv_view View, class Q, class Out>
@@ -221,6 +215,10 @@ void run_attention(const host& exec, const attention<Variant, Positions>& a, con
   detail::check_attention(view, s, q, out, lse);
   detail::check_scratch(exec, s, view.k_dim(), view.v_dim());
   if constexpr (requires { a.positions().turn; }) detail::check_rope(a.positions().turn, view.k_dim());
+  if constexpr (std::is_same_v<Positions, rope_on_read>)
+    detail::expects(s.rope_positions == nullptr,
+                    "the step has positions of its own for RoPE; keys that are turned when they are read stand at "
+                    "their positions in the text");
   detail::check_reachable(
       view, s, [&](const step_item& item) { return detail::seen_by(a.variant(), item, q.heads, view.kv_heads()); });
   detail::host_attention(exec, a, view, s, q, out, lse).run();

@@ -44,4 +44,17 @@ void merge(idx tokens, rows<A> a, natural_lse lse_a, rows<B> b, natural_lse lse_
     }
 }
 
+/// Adds a sink to finished results that were computed without it, in place: a part with one key more, whose value is 0.
+/// For parts that are merged: once, at the end. Rows are [tokens][heads][dim], sinks [heads], natural units.
+template <class Out>
+void merge_sink(idx tokens, rows<Out> out, natural_lse lse, const float* sinks) {
+  detail::expects(tokens == 0 || lse, "a sink is added to results without log-sum-exps");
+  for (idx t = 0; t < tokens; ++t)
+    for (int h = 0; h < out.heads; ++h) {
+      const merge_weights w = merge_weights::of(lse.at(t, h), sinks[h]);
+      for (int i = 0; i < out.dim; ++i) store(out.at(t, h)[i], w.a != 0 ? w.a * load(out.at(t, h)[i]) : 0.0f);
+      lse.at(t, h) = w.lse;
+    }
+}
+
 }  // namespace kvilt::inline KVILT_ABI

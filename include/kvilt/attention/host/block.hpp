@@ -3,6 +3,7 @@
 #include <kvilt/attention/host/kernels.hpp>
 #include <kvilt/attention/host/state.hpp>
 #include <kvilt/attention/host/tile.hpp>
+#include <kvilt/attention/positions.hpp>
 #include <kvilt/attention/variant.hpp>
 #include <kvilt/cache/append.hpp>
 #include <kvilt/cache/view.hpp>
@@ -11,20 +12,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <type_traits>
 #include <utility>
 
 namespace kvilt::inline KVILT_ABI::detail {
 
-/// Whether every key of `range` may be counted without asking `keep` for each.
-template <class Variant>
-bool keeps_all(const Variant& variant, const where& w, position_range range) {
-  if constexpr (requires { variant.whole(w, range); })
-    return variant.whole(w, range);
-  else
-    return !requires {
-      variant.keep(w);
-    };
-}
 template <class Retention>
 bool sees_all(const Retention& retention, idx q_position, position_range range) {
   if constexpr (requires { retention.sees_from(q_position); })
@@ -83,7 +75,7 @@ class host_block {
       float* row = q_ + r * q_stride_;
       load_row(q.at(item_.q_row + query_of(r), head_ * group_ + member_of(r)), k_dim_, row);
       std::fill(row + k_dim_, row + q_stride_, 0.0f);
-      View::k_rotation::forward(row, k_dim_);
+      if constexpr (!turns_keys) View::k_rotation::forward(row, k_dim_);
       const position_range seen = tiles_of(variant_, where_of(r));
       range_ = {smaller(range_.first, seen.first), larger(range_.last, seen.last)};
     }
@@ -114,6 +106,7 @@ class host_block {
       const idx to_row = item_.q_row + query_of(r);
       const int to_head = head_ * group_ + member_of(r);
       float* row = all.out + r * all.stride;
+      if constexpr (has_sink<Variant>) all.add_sink(r, variant_.sink(to_head));
       const bool empty = all.sum[r] == 0;  // NOTE: not the maximum: that of NaNs alone is -infinity too
       const float inverse = empty ? 0.0f : 1 / all.sum[r];
       for (int d = 0; d < v_dim_; ++d) row[d] *= inverse;
@@ -124,6 +117,19 @@ class host_block {
   }
 
  private:
+  static constexpr bool turns_keys = std::is_same_v<Positions, rope_on_read>;
+
+  /// How a segment's keys reach the kernels; those that turn on the way are decoded.
+  template <class Segment>
+  static constexpr bool plain_keys = !turns_keys && plain_format<typename Segment::k_format>;
+  template <class Segment>
+  static consteval plain_codes key_codes() {
+    if constexpr (plain_keys<Segment>)
+      return Segment::k_format::plain;
+    else
+      return {};
+  }
+
   int query_of(int r) const { return (first_ + r) / group_; }
   int member_of(int r) const { return (first_ + r) % group_; }
   where where_of(int r) const {
@@ -154,10 +160,7 @@ class host_block {
   /// Q as this segment's keys want it: turned for the place in the cache where the policy says so.
   template <class Segment>
   const float* queries_for(const Segment& seg) {
-    if constexpr (requires {
-                    positions_.turn;
-                    seg.retention.in_cache(idx());
-                  }) {
+    if constexpr (std::is_same_v<Positions, cache_positions> && requires { seg.retention.in_cache(idx()); }) {
       for (int r = 0; r < count_; ++r) {
         float* row = q_turned_ + r * q_stride_;
         std::copy_n(q_ + r * q_stride_, q_stride_, row);
@@ -174,7 +177,7 @@ class host_block {
   template <class Segment>
   void prepare_queries(const Segment& seg) {
     q_now_ = queries_for(seg);
-    constexpr plain_codes codes = plain_or_decoded<typename Segment::k_format>();
+    constexpr plain_codes codes = key_codes<Segment>();
     const bool integers = by_integers(codes);
     for (int r = 0; r < count_; ++r) {
       const float* row = q_now_ + r * q_stride_;
@@ -233,7 +236,7 @@ class host_block {
       const place p = seg.layout.locate(item_.sequence, head_, kept.slot);
       const int count = p.page < 0 ? 1 : int(smaller(smaller(kept.run, p.run), run - t));
       const place known = p.page < 0 ? place{} : p;
-      keys_.foresee(seg.k, seg.planes.k_codes, known, head_, first + t, count);
+      if constexpr (plain_keys<Segment>) keys_.foresee(seg.k, seg.planes.k_codes, known, head_, first + t, count);
       values_.foresee(seg.v, seg.planes.v_codes, known, head_, first + t, count);
       t += count;
     }
@@ -242,7 +245,10 @@ class host_block {
   /// Makes `run` rows the tile's tokens from `first` on; those passed over are hidden.
   template <class Segment>
   void take(const Segment& seg, place p, idx position, int first, int run) {
-    keys_.take(seg.k, seg.planes.k_codes, seg.planes.k_params, p, head_, first, run, k_);
+    if constexpr (turns_keys)
+      take_turned(seg, p, position, first, run);
+    else
+      keys_.take(seg.k, seg.planes.k_codes, seg.planes.k_params, p, head_, first, run, k_);
     values_.take(seg.v, seg.planes.v_codes, seg.planes.v_params, p, head_, first, run, v_);
     for (int t = 0; t < run; ++t) key_position_[first + t] = position + t;
     live_ |= (run == host_tile::tokens ? ~std::uint64_t(0) : (std::uint64_t(1) << run) - 1) << first;
@@ -252,6 +258,18 @@ class host_block {
       part_[parts_ - 1].last = filled_;
     else
       part_[parts_++] = {first, filled_, codes, plain_format<typename Segment::v_format>};
+  }
+
+  /// Keys that were appended without RoPE, turned; neither they nor Q are in the view's rotation.
+  template <class Segment>
+  void take_turned(const Segment& seg, place p, idx position, int first, int run) {
+    for (int t = 0; t < run; ++t) {
+      float* key = k_ + idx(first + t) * k_dim_;
+      decode_row(seg.k, seg.k_row({p.page, p.row + t, 1}, head_), key);
+      View::k_rotation::inverse(key, k_dim_);
+      positions_.turn.apply(key, position + t);
+      keys_.rows[first + t] = reinterpret_cast<const unsigned char*>(key);
+    }
   }
 
   /// The first row that any query may see.
@@ -271,7 +289,7 @@ class host_block {
   template <class Segment>
   void score(const Segment& seg, int part) {
     if (part == none) return;
-    constexpr plain_codes codes = plain_or_decoded<typename Segment::k_format>();
+    constexpr plain_codes codes = key_codes<Segment>();
     const bool integers = by_integers(codes);
     fill_gaps(keys_.rows, part, filled_);
     score_task task;
@@ -279,7 +297,7 @@ class host_block {
     task.q_codes = q_codes_, task.q_scale = q_scale_, task.q_sum = q_code_sum_;
     task.rows = keys_.rows, task.dim = k_dim_, task.offset = codes.offset;
     task.ahead = keys_.ahead;
-    if constexpr (!plain_format<typename Segment::k_format>) task.ahead = nullptr;
+    if constexpr (!plain_keys<Segment>) task.ahead = nullptr;
     task.first = part, task.last = filled_;
     task.out = products_, task.scratch = integers_;
     (integers ? kernels_.multiply_integer_keys : kernels_.multiply_keys)[int(codes.codes)](task);
@@ -296,7 +314,7 @@ class host_block {
   void ask_variant(const Retention& retention, int r, int part, float* scores) {
     where w = where_of(r);
     const position_range range{key_position_[part], key_position_[filled_ - 1] + 1};
-    const bool all_kept = Retention::ordered && keeps_all(variant_, w, range);
+    const bool all_kept = Retention::ordered && keeps_whole(variant_, w, range);
     const bool all_seen = Retention::ordered && sees_all(retention, w.q_position, range);
     constexpr bool changes = requires {
       variant_.score(w, 0.0f);

@@ -29,6 +29,18 @@ struct row_states {
     std::fill_n(sum, rows, 0.0f);
   }
 
+  /// Adds a key to row `r` whose value is 0.
+  void add_sink(int r, float logit) const {
+    if (logit == -__builtin_huge_valf()) return;
+    if (logit > maximum[r]) {
+      const float factor = std::exp(maximum[r] - logit);
+      sum[r] *= factor;
+      for (idx d = 0; d < stride; ++d) out[r * stride + d] *= factor;
+      maximum[r] = logit;
+    }
+    sum[r] += std::exp(logit - maximum[r]);
+  }
+
   /// Adds the states of keys that come after.
   void add(const host_kernels& kernels, const row_states& next, int rows) const {
     for (int r = 0; r < rows; ++r) {
