@@ -111,6 +111,20 @@ TEST_CASE("rope: position 0 and no dims change nothing", "[position]") {
   CHECK(y == x);
 }
 
+TEST_CASE("rope: sine and cosine are right to two units of 2^-24 all around", "[position]") {
+  double worst = 0;
+  const auto look = [&](std::uint64_t turn) {
+    std::vector<float> x = {1, 0};
+    rope{&turn, 2}.apply(x.data(), 1);
+    const long double angle = std::ldexp((long double)turn, -64) * 2 * pi;
+    worst = std::fmax(worst, largest_difference(x, {double(std::cos(angle)), double(std::sin(angle))}));
+  };
+  for (std::uint64_t i = 0; i < 100'000; ++i) look(i * 0x9e3779b97f4a7c15u);
+  for (std::uint64_t eighth = 0; eighth < 8; ++eighth)  // around each change of the quarter, and of the sign
+    for (std::uint64_t i = 0; i < 200; ++i) look((eighth << 61) + (i - 100) * 0x40000000u);
+  CHECK(worst <= std::ldexp(2.0, -24));
+}
+
 TEST_CASE("rope: frequencies of a known model", "[position]") {
   const rope_table table(128, 1e4, rope_pairs::half_split);
   const rope r = table;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kvilt/core/error.hpp>
+#include <kvilt/core/floats.hpp>
 #include <kvilt/core/types.hpp>
 
 #include <cmath>
@@ -34,27 +35,40 @@ struct rope {
 
  private:
   KVILT_HD void turn(float* x, idx position, float scale) const {
-    const int step = pairs == rope_pairs::half_split ? dims / 2 : 1, stride = pairs == rope_pairs::half_split ? 1 : 2;
-    x += first;
+    if (pairs == rope_pairs::half_split)
+      turn_pairs<1>(x + first, x + first + dims / 2, position, scale);
+    else
+      turn_pairs<2>(x + first, x + first + 1, position, scale);
+  }
+
+  template <int Stride>
+  KVILT_HD void turn_pairs(float* a, float* b, idx position, float scale) const {
     for (int i = 0; i < dims / 2; ++i) {
       float sine, cosine;
       sine_cosine(std::uint64_t(position) * turns[i], sine, cosine);
-      float& a = x[stride * i];
-      float& b = x[stride * i + step];
-      const float a0 = scale * a, b0 = scale * b;
-      a = a0 * cosine - b0 * sine;
-      b = b0 * cosine + a0 * sine;
+      const float a0 = scale * a[Stride * i], b0 = scale * b[Stride * i];
+      a[Stride * i] = a0 * cosine - b0 * sine;
+      b[Stride * i] = b0 * cosine + a0 * sine;
     }
   }
 
   KVILT_HD static void sine_cosine(std::uint64_t turn, float& sine, float& cosine) {
-    // NOTE: the upper 32 bits as a signed fraction: an angle in [-pi, pi), as exact as an fp32 number of half turns is.
-    const float half_turns = float(std::int32_t(turn >> 32)) * 0x1p-31f;
+    const std::uint32_t fraction = std::uint32_t(turn >> 32);
 #if defined(__CUDA_ARCH__)
-    sincospif(half_turns, &sine, &cosine);
+    // NOTE: as a signed fraction: an angle in [-pi, pi), as exact as an fp32 number of half turns is.
+    sincospif(float(std::int32_t(fraction)) * 0x1p-31f, &sine, &cosine);
 #else
-    sine = __builtin_sinf(half_turns * 3.14159265358979f);
-    cosine = __builtin_cosf(half_turns * 3.14159265358979f);
+    // The nearest quarter of a turn is taken off exactly; the rest, at most 1/8, goes into polynomials (S. Moshier,
+    // Cephes sinf). Straight code on bits: branches and calls would keep compilers from vectorising.
+    const std::uint32_t quarter = (fraction + 0x20000000u) >> 30;
+    const float x = float(std::int32_t(fraction - (quarter << 30))) * 1.4629180792671596e-9f;  // 2 pi / 2^32
+    const float z = x * x;
+    const float s = ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z * x + x;
+    const float c =
+        ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z + 4.166664568298827e-2f) * z * z - 0.5f * z + 1;
+    const std::uint32_t swapped = (bits_of(s) ^ bits_of(c)) & (0u - (quarter & 1));
+    sine = float_of(bits_of(s) ^ swapped ^ (quarter & 2) << 30);
+    cosine = float_of(bits_of(c) ^ swapped ^ ((quarter + 1) & 2) << 30);
 #endif
   }
 };
