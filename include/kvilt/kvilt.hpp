@@ -5,6 +5,8 @@
 
 #include <kvilt/attention/alibi.hpp>
 #include <kvilt/attention/attend.hpp>
+#include <kvilt/attention/logit_bound.hpp>
+#include <kvilt/attention/positions.hpp>
 #include <kvilt/attention/sink_logit.hpp>
 #include <kvilt/attention/soft_cap.hpp>
 #include <kvilt/attention/state.hpp>

@@ -204,14 +204,16 @@ TEST_CASE("scaling: the magnitude is that of rows that turn, and a shift leaves 
 }
 
 TEST_CASE("scaling: YaRN's limits may meet, and lie outside of the row", "[position]") {
-  // A text so short that no pair turns 32 times, and a row so short that both limits are the same pair.
-  for (const double trained : {2.0, 16.0, 300.0, 1e9}) {
+  // theta of pair 0 and 1 of 4 numbers is 1 and 0.01: over 16 tokens neither turns once, over 10^9 both 32 times.
+  const auto scaled = [](double trained) {
     const rope_table table(4, 1e4, pairs, yarn_scaling{8, trained});
-    for (int i = 0; i < 2; ++i) {
-      CHECK(theta(table, i) <= std::pow(1e4, -i / 2.0) * (1 + 1e-12));
-      CHECK(theta(table, i) >= std::pow(1e4, -i / 2.0) / 8 * (1 - 1e-12));
-    }
-  }
+    return std::vector<double>{theta(table, 0), theta(table, 1) * 100};
+  };
+  CHECK(scaled(2)[0] == Approx(1));  // the first pair is the limit: it stays
+  CHECK(scaled(2)[1] == Approx(1 / 8.0));
+  CHECK(scaled(16)[1] == Approx(1 / 8.0));
+  CHECK(scaled(1e9)[0] == Approx(1));
+  CHECK(scaled(1e9)[1] == Approx(1));
 }
 
 TEST_CASE("scaling: a user's own is taken, and held to what a table can say", "[position]") {

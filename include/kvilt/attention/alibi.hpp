@@ -2,7 +2,6 @@
 
 #include <kvilt/attention/variant.hpp>
 #include <kvilt/core/error.hpp>
-#include <kvilt/core/floats.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -36,28 +35,14 @@ struct alibi {
 /// The own key has no bias and weighs e^-bound or more. Those at distance W and beyond weigh together at most
 /// e^bound (e^-mW + e^-m(W+1) + ...) = e^bound e^-mW / (1 - e^-m), m the slope. So their share is below
 /// e^(2 bound) e^-mW / (1 - e^-m), which is `error` at W = (2 bound - ln error - ln(1 - e^-m)) / m. With m = 1/2, bound
-/// 10 and error 1e-6 that is 70 keys; with m = 1/256, 10,077. Nothing is left out without a bound (infinity, NaN).
+/// 10 and error 1e-6 that is 70 keys; with m = 1/256, 10,077. Nothing is left out without a bound (infinity, NaN): logit_bound.hpp has
+/// what one is made of, and a soft cap is one.
 inline idx alibi_width(double slope, double bound, double error) {
   detail::expects(slope > 0, "an ALiBi slope is ", slope, "; a positive one is needed");
   detail::expects(!(bound < 0), "logits are bounded by ", bound, "; 0 or more is needed");
   detail::expects(error > 0, "the share of mass that ALiBi may leave out is ", error, "; a positive one is needed");
   const double width = std::ceil((2 * bound - std::log(error) - std::log(-std::expm1(-slope))) / slope);
   return width < 1e15 ? larger(1, idx(width)) : detail::no_end;
-}
-
-/// The largest Euclidean length of the rows, rounded up. |scale| x that of Q x that of the cached keys bounds every
-/// logit (Cauchy and Schwarz); keys in the cache are as long as they decode, RoPE and rotations leave lengths as they
-/// are. A soft cap bounds logits too.
-template <class T>
-float largest_norm(idx tokens, rows<T> x) {
-  double largest = 0;
-  for (idx t = 0; t < tokens; ++t)
-    for (int head = 0; head < x.heads; ++head) {
-      double sum = 0;
-      for (int i = 0; i < x.dim; ++i) sum += double(load(x.at(t, head)[i])) * double(load(x.at(t, head)[i]));
-      if (sum > largest || is_nan(float(sum))) largest = sum;  // a NaN stays
-    }
-  return float(std::sqrt(largest)) * (1 + 0x1p-22f);
 }
 
 /// Owns the slopes of an `alibi`, and its windows.

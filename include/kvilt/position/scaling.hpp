@@ -83,8 +83,7 @@ struct yarn_scaling {
     double low = pair_that_turns(b, fast), high = pair_that_turns(b, slow);
     if (whole) low = std::floor(low), high = std::ceil(high);
     low = std::fmax(low, 0), high = std::fmin(high, b.dims - 1);
-    if (low == high) high += 0.001;
-    const double interpolated = std::fmin(std::fmax((pair - low) / (high - low), 0), 1);
+    const double interpolated = pair <= low ? 0 : pair >= high ? 1 : (pair - low) / (high - low);
     return b.theta(pair) * (1 - interpolated) + b.theta(pair) / factor * interpolated;
   }
   double magnitude() const { return attention_factor != 0 ? attention_factor : yarn_magnitude(factor); }
