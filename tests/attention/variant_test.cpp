@@ -241,3 +241,55 @@ TEST_CASE("variant: a composition has the sink of the one that has one", "[atten
   CHECK(kvilt::detail::has_sink<decltype(compose(causal{}, soft_cap{1}, sink_logit{logits}))>);
   CHECK(!kvilt::detail::has_sink<decltype(compose(causal{}, soft_cap{1}))>);
 }
+
+namespace {
+
+// One sequence grown in chunks over any policy, each chunk's queries under the variant, held against 32-bit rows in one
+// piece under the same variant and `extra` (what the policy's retention hides).
+template <class Policy, class Variant, class Extra>
+std::string differs_over(const Policy& p, const Variant& variant, const Extra& extra, tolerance within) {
+  constexpr int tokens = 100, dim = 16, heads = 4;
+  const text t(tokens, 2, dim, dim);
+  const tensor<float> q = random_tensor(5, tokens, heads, dim);
+  const answer<> want =
+      t.attend(attention{compose(variant, extra)}, planned_step(host(), {tokens}, {0}, {tokens}, dim, dim), q);
+  cache<Policy> owner({.layers = 1, .kv_heads = 2, .tokens = 128, .max_step = 9}, host_memory(), p);
+  const sequence s[] = {owner.open()};
+  owner.reserve(s[0], tokens);
+  std::vector<unsigned char> workspace(owner.workspace_bytes(host(), 1));
+  answer<> got(tokens, heads, dim);
+  for (int first = 0, n = 1; first < tokens; first += n, n = n % 9 + 1) {
+    const int count[] = {std::min(n, tokens - first)};
+    const step st = owner.begin(host(), s, count, workspace);
+    const auto part = [&](auto all) { return decltype(all){all.at(first, 0), all.token_stride, dim, all.heads, dim}; };
+    append(host(), owner.view(0), st, part(t.k.rows()), part(t.v.rows()));
+    attention{variant}(host(), owner.view(0), st, part(q.rows()), part(got.out.rows()),
+                       natural_lse{got.lse.data() + first * heads, heads});
+    owner.commit(st);
+  }
+  return difference(got.out.data, std::vector<double>(want.out.data.begin(), want.out.data.end()), within) +
+         difference(got.lse, std::vector<double>(want.lse.begin(), want.lse.end()), within);
+}
+
+template <class Variant>
+void check_over_policies(const Variant& variant) {
+  const tolerance exact, half{4e-3, 4e-3, 1e-4};
+  CHECK(differs_over(policy<contiguous, fp32<>>(16), variant, full{}, exact) == "");
+  CHECK(differs_over(policy<paged<4>, rotated<fp32<>>, fp32<>>(16), variant, full{}, exact) == "");
+  CHECK(differs_over(ring<fp32<>, fp32<>>(16, window<>(21)), variant, causal_window{21}, exact) == "");
+  CHECK(differs_over(policy<paged<4>, fp32<>, fp32<>, window<>>(16, window<>(21)), variant, causal_window{21}, exact) ==
+        "");
+  // Three segments, of which two are in 16 bit: the sink still counts once.
+  CHECK(differs_over(policy<paged<4>, fp32<>, fp32<>, keep_all, 3, 7>(16), variant, full{}, half) == "");
+}
+
+}  // namespace
+
+TEST_CASE("variant: every kind of cache gives a variant's answers, chunk by chunk", "[attention]") {
+  const float logits[] = {0, 2, -1, 5};
+  alibi_table slopes(4);
+  slopes.truncate(0.5, 0.3);
+  REQUIRE(slopes.widths()[0] < 30);
+  check_over_policies(compose(causal{}, sink_logit{logits}));
+  check_over_policies(compose(causal{}, soft_cap{1.5f}, alibi(slopes), sink_logit{logits}));
+}
