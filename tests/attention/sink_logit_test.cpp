@@ -2,6 +2,7 @@
 #include "support/tensors.hpp"
 
 #include <kvilt/attention/sink_logit.hpp>
+#include <kvilt/core/thread_pool.hpp>
 
 namespace {
 
@@ -75,6 +76,22 @@ TEST_CASE("sink_logit: a sink of minus infinity changes no bit", "[attention]") 
   const answer<> with = t.attend(attention{compose(causal{}, sink_logit{none.data()})}, s, q),
                  without = t.attend(attention{causal{}}, s, q);
   CHECK((same_bits(with.out.data, without.out.data) && same_bits(with.lse, without.lse)));
+}
+
+TEST_CASE("sink_logit: a sink counts once however the work is shared out", "[attention][threads]") {
+  const int tokens = 3000;
+  const text t(tokens, 2, 16, 8);
+  thread_pool pool(3);
+  const host threads(pool);
+  for (const int queries : {1, 50}) {
+    const tensor<float> q = random_tensor(9, queries, 6, 16);
+    const attention attend{compose(causal{}, sink_logit{sinks.data()})};
+    answer<> shared(queries, 6, 8);
+    attend(threads, t.view(), planned_step(threads, {tokens}, {0}, {queries}, 16, 8), q.rows(), shared.out.rows(),
+           shared.lse_rows());
+    const answer<> alone = t.attend(attend, planned_step(host(), {tokens}, {0}, {queries}, 16, 8), q);
+    CHECK((same_bits(shared.out.data, alone.out.data) && same_bits(shared.lse, alone.lse)));
+  }
 }
 
 TEST_CASE("sink_logit: NaN scores are not lost beside a sink", "[attention]") {
