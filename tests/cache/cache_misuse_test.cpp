@@ -201,6 +201,7 @@ TEST_CASE("cache: every verb refuses a cache that has been moved from", "[cache]
     CHECK(last.length(s) == 1);
   };
   check(policy<contiguous, fp32<>>(8));
+  check(ring<fp16<>>(8, window<>(7)));
   check(policy<paged<3>, fp16<>>(8));
   check(policy<paged<2>, q8<>, q8<>, window<dynamic, 3>, 3, 6>(16, window<dynamic, 3>(8)));
 }

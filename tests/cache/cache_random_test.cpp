@@ -11,6 +11,7 @@ using namespace kvilt;
 using namespace support;
 
 constexpr int max_step = 6, sequences = 4;
+constexpr idx no_end = idx(1) << 62;
 
 // Which pages a sequence should hold, from the words of the contract alone.
 class page_model {
@@ -89,7 +90,9 @@ class random_walk {
         FAIL(owner_->name << ": operation " << i << " (" << kind << "): " << owner_->free_pages() << " pages free and "
                           << held << " held of " << total);
       const int free_sequences = sequences - int(pages_.size());
-      const idx free_tokens = owner_->paged ? (total - held) * owner_->page_rows() : 70 * free_sequences;
+      const idx free_tokens = owner_->paged   ? (total - held) * owner_->page_rows()
+                              : owner_->width ? no_end
+                                              : 70 * free_sequences;
       if (owner_->free_sequences() != free_sequences || owner_->free_tokens() != free_tokens)
         FAIL(owner_->name << ": operation " << i << ": " << owner_->free_sequences() << " sequences and "
                           << owner_->free_tokens() << " tokens free");

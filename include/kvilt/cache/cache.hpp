@@ -45,8 +45,11 @@ class cache {
   int free_sequences() const { return int(closed_.size()); }
   /// Pages that no sequence has; where pages come by arithmetic, those of the sequences not open.
   idx free_pages() const { return tabled ? pool_.free() : plan_.body.pages / shape_.sequences * free_sequences(); }
-  /// Tokens that the free pages hold.
-  idx free_tokens() const { return tabled ? pool_.free() * plan_.page_rows : plan_.max_length * free_sequences(); }
+  /// Tokens that the free pages hold. A ring is never short of room for more: without end, whoever has its pages.
+  idx free_tokens() const {
+    if (plan_.window_slots) return entries_.empty() ? 0 : detail::no_end;
+    return tabled ? pool_.free() * plan_.page_rows : plan_.max_length * free_sequences();
+  }
 
   /// A new, empty sequence. Throws `out_of_pages` when all are open.
   sequence open() {
@@ -143,9 +146,7 @@ class cache {
     detail::check_scratch(exec, s, policy_.k.dim(), policy_.v.dim());
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const lengths n = grown(entries_[std::size_t(sequences[i].slot)], new_tokens[i]);
-      items[i] = {sequences[i].slot, new_tokens[i], new_tokens[i], s.kv_rows, s.q_rows, n};
-      s.kv_rows += new_tokens[i];
-      s.q_rows += new_tokens[i];
+      items[i] = detail::next_item(s, sequences[i].slot, new_tokens[i], new_tokens[i], n);
     }
     detail::expects(rope_positions.empty() || idx(rope_positions.size()) == s.kv_rows, "a step of ", s.kv_rows,
                     " tokens has ", rope_positions.size(), " positions; one of each or none is needed");
@@ -240,7 +241,7 @@ class cache {
     e.length = item.n.before + accepted;
     if constexpr (Policy::tail > 0) e.body = item.n.body_after;
     if constexpr (Policy::tail > 0 && slides) {
-      const idx hidden = smaller(item.n.before + 1 - policy_.retention.width(), item.n.body_after);
+      const idx hidden = smaller(first_seen(item.n.before, policy_.retention.width()), item.n.body_after);
       if (item.n.body_before < hidden) e.lost = larger(e.lost, hidden);
     }
     release_left_of_window(item.sequence);
@@ -285,8 +286,8 @@ class cache {
   void release_left_of_window(int slot) {
     if constexpr (slides && tabled) {
       entry& e = entries_[std::size_t(slot)];
-      const idx first_seen = e.length + 1 - policy_.retention.width() - Policy::sinks;  // among tokens after the sinks
-      const idx first_page = (first_body_slot() + larger(first_seen, 0)) / plan_.page_rows;
+      const idx seen = first_seen(e.length, policy_.retention.width()) - Policy::sinks;  // among tokens after the sinks
+      const idx first_page = (first_body_slot() + larger(seen, 0)) / plan_.page_rows;
       e.pages_passed = larger(e.pages_passed, ceil_div(first_body_slot(), plan_.page_rows));
       for (; e.pages_passed < smaller(first_page, e.pages); ++e.pages_passed) {
         page_id& p = row(slot)[e.pages_passed];
@@ -299,13 +300,13 @@ class cache {
   void check_window(sequence s, idx length) const {
     if constexpr (slides) {
       const entry& e = find(s);
-      const idx first_seen = larger(length + 1 - policy_.retention.width(), Policy::sinks);
+      const idx seen = larger(first_seen(length, policy_.retention.width()), Policy::sinks);
       idx oldest = larger(Policy::sinks, e.lost);
       if (plan_.window_slots) oldest = larger(oldest, e.written - plan_.window_slots);
       if (tabled && e.pages_passed > ceil_div(first_body_slot(), plan_.page_rows))
         oldest = larger(oldest, Policy::sinks + e.pages_passed * plan_.page_rows - first_body_slot());
-      detail::expects(first_seen >= oldest || length <= Policy::sinks, "sequence ", s.slot, " is truncated to ", length,
-                      "; its window would show token ", first_seen, ", and those before ", oldest, " are gone");
+      detail::expects(seen >= oldest || length <= Policy::sinks, "sequence ", s.slot, " is truncated to ", length,
+                      "; its window would show token ", seen, ", and those before ", oldest, " are gone");
     }
   }
   void check_begin(sequence s, int tokens) {

@@ -67,6 +67,11 @@ class window {
   extent<W> width_;
 };
 
+/// The first key that a window of `width` shows the query at `position`; negative where it shows them all.
+KVILT_HD constexpr idx first_seen(idx position, idx width) {
+  return position + 1 - width;
+}
+
 /// The window that sees `left` tokens before the query's own, as FlashAttention's and FlashInfer's `window_left` count.
 constexpr window<> window_from_left(int left) {
   return window<>(left + 1);
@@ -112,7 +117,7 @@ class interval {
   }
   KVILT_HD constexpr bool sees(idx q_position, idx k_position) const {
     if constexpr (slides)
-      return k_position > q_position - width_;
+      return k_position >= first_seen(q_position, width_);
     else
       return true;
   }
@@ -135,7 +140,7 @@ class interval {
     position_range r{sinks_, n.body_after};
     if constexpr (Part == part::tail) r = {larger(sinks_, n.body_after), n.after};
     // NOTE: the step's first query sees furthest back; older keys are dead for the whole step.
-    if constexpr (Rule::slides) r.first = larger(r.first, n.before + 1 - width_);
+    if constexpr (Rule::slides) r.first = larger(r.first, first_seen(n.before, width_));
     return r;
   }
 

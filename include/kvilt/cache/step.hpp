@@ -109,6 +109,14 @@ inline step place_step(idx sequences, std::span<unsigned char> workspace, step_i
   return s;
 }
 
+/// The step's next item: its rows follow those of the items before.
+inline step_item next_item(step& s, int sequence, int new_tokens, int queries, lengths n) {
+  const step_item item{sequence, new_tokens, queries, s.kv_rows, s.q_rows, n};
+  s.kv_rows += new_tokens;
+  s.q_rows += queries;
+  return item;
+}
+
 }  // namespace detail
 
 inline std::size_t workspace_bytes(const host& exec, int sequences, int k_dim, int v_dim) {
@@ -144,9 +152,7 @@ inline step plan(const host&, const batch& b, std::span<unsigned char> workspace
   for (std::size_t i = 0; i < size; ++i) {
     const int queries = b.queries.empty() ? b.new_tokens[i] : b.queries[i];
     const idx before = b.length_before[i], after = before + b.new_tokens[i];
-    items[i] = {b.sequences[i], b.new_tokens[i], queries, s.kv_rows, s.q_rows, {before, after, before, after}};
-    s.kv_rows += b.new_tokens[i];
-    s.q_rows += queries;
+    items[i] = detail::next_item(s, b.sequences[i], b.new_tokens[i], queries, {before, after, before, after});
   }
   s.rope_positions = b.rope_positions.empty() ? nullptr : b.rope_positions.data();
   return s;
