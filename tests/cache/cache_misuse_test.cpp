@@ -163,7 +163,7 @@ TEST_CASE("cache: memory that is not there is refused", "[cache]") {
     exhausted resource{left, test_memory()};
     const auto make = [&] { cache<kv>(small_shape, memory<memory_space::host>::from(resource), kv(8)); };
     const idx missing =
-        left == 0 ? plan_bytes(kv(8), small_shape).kv_bytes : plan_bytes(kv(8), small_shape).table_bytes;
+        left == 0 ? plan_bytes(kv(8), small_shape).table_bytes : plan_bytes(kv(8), small_shape).kv_bytes;
     CHECK_THROWS_WITH(make(), containing("the memory resource has no " + std::to_string(missing) + " bytes"));
     CHECK_THROWS_AS(make(), out_of_pages);
     CHECK((resource.from.bytes() == 0 && resource.from.balanced()));

@@ -1,0 +1,326 @@
+#pragma once
+
+#include <kvilt/cache/budget.hpp>
+#include <kvilt/cache/step.hpp>
+#include <kvilt/core/memory.hpp>
+#include <kvilt/pages/page_pool.hpp>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace kvilt::inline KVILT_ABI {
+
+template <memory_space Space, class... Policies>
+class basic_cache_set;
+
+namespace detail {
+
+/// What an owner knows of its sequences in ids and counts: who is open, how long, with room for what, on which pages.
+/// Bytes are the cache's affair. A handle's slot stays; the row of the view's tables that it is stored in may change.
+template <class Policy, memory_space Space>
+class ledger {
+ public:
+  const budget& bytes() const { return plan_.bytes; }
+  const cache_shape& shape() const { return shape_; }
+  /// The longest that a sequence may get; a ring has no end.
+  idx max_length() const { return plan_.window_slots ? no_end : plan_.max_length; }
+
+  int free_sequences() const { return int(closed_.size()); }
+  /// Pages that no sequence has; where pages come by arithmetic, those of the sequences not open.
+  idx free_pages() const { return tabled ? pool_.free() : plan_.body.pages / shape_.sequences * free_sequences(); }
+  /// Tokens that the free pages hold. A ring is never short of room for more: without end, whoever has its pages.
+  idx free_tokens() const {
+    if (plan_.window_slots) return handles_.empty() ? 0 : no_end;
+    return tabled ? pool_.free() * plan_.page_rows : plan_.max_length * free_sequences();
+  }
+
+  /// A new, empty sequence. Throws `out_of_pages` when all are open.
+  sequence open() {
+    expects<out_of_pages>(!closed_.empty(), "all ", shape_.sequences, " sequences are open");
+    const int slot = closed_.back();
+    closed_.pop_back();
+    handle& h = handles_[std::size_t(slot)];
+    h.open = true;
+    entries_[std::size_t(h.row)] = {.body = Policy::tail ? Policy::sinks : 0};
+    return {slot, ++h.generation};
+  }
+
+  void close(sequence s) {
+    handle& h = find(s);
+    check_idle("close");
+    give_pages(h.row, 0);
+    h.open = false;
+    closed_.push_back(s.slot);
+  }
+
+  /// Committed tokens.
+  idx length(sequence s) const { return of(s).length; }
+
+  /// Pages that `reserve` would take. Throws `invalid_argument` as it does.
+  idx missing_pages(sequence s, idx tokens) const {
+    const entry& e = of(s);
+    expects(tokens >= 0, "sequence ", s.slot, " reserves ", tokens, " tokens");
+    if (plan_.window_slots) return 0;
+    expects(tokens <= plan_.max_length - e.length, "sequence ", s.slot, " has ", e.length, " tokens and reserves ",
+            tokens, " more; the longest may have ", plan_.max_length);
+    return larger(pages_for(e.length + tokens) - e.pages, 0);
+  }
+
+  /// Makes room for `tokens` more than are committed; what a window over pages reserves it holds, so a few steps at a
+  /// time are enough for it. Throws `out_of_pages`, or `invalid_argument` beyond `max_length`.
+  void reserve(sequence s, idx tokens) {
+    check_reserve(s, tokens);
+    take_pages(s, tokens);
+  }
+
+  /// The same, false instead of `out_of_pages`.
+  [[nodiscard]] bool try_reserve(sequence s, idx tokens) {
+    if (missing_pages(s, tokens) > pool_.free()) return false;
+    take_pages(s, tokens);
+    return true;
+  }
+
+  /// Forgets the tokens from `length` on and gives their pages back. Throws where what a window would show again is
+  /// gone.
+  void truncate(sequence s, idx length) {
+    check_truncate(s, length);
+    entry& e = of(s);
+    e.length = length;
+    if constexpr (Policy::tail > 0) e.body = larger(smaller(e.body, length), Policy::sinks);
+    if (length <= Policy::sinks) e.written = length, e.lost = 0;
+    // NOTE: what has left the tail stays in the body, also where a sequence of this length would have it in its tail.
+    const idx flushed = e.body > Policy::sinks ? e.body - Policy::exact_sinks : 0;
+    give_pages(find(s).row, larger(pages_for(length), pages_of_rows(flushed)));
+  }
+
+  /// Ends the step: lengths grow by `accepted[i]` tokens each, or by all. Every layer must have appended what is
+  /// accepted.
+  void commit(const step& s, std::span<const int> accepted = {}) {
+    check_commit(s, accepted);
+    for (std::size_t i = 0; i < begun_.size(); ++i)
+      grow(begun_[i].item, accepted.empty() ? begun_[i].item.new_tokens : accepted[i]);
+    idle_ = true;
+  }
+
+  /// Ends the step begun last, if there is one, as if it had not been: for a forward pass that failed, at any layer.
+  void cancel() { idle_ = true; }
+
+ protected:
+  static constexpr bool tabled = !fixed_layout<typename Policy::layout_type>;
+  static constexpr bool slides = Policy::retention_type::slides;
+  template <memory_space, class...>
+  friend class kvilt::basic_cache_set;
+
+  ledger(const Policy& policy, const arrangement<Policy>& plan, const cache_shape& shape, memory<Space> from)
+      : policy_(policy),
+        shape_(shape),
+        plan_(plan),
+        table_(from, std::size_t(plan_.bytes.table_bytes)),
+        pool_(tabled ? plan_.body.pages : 0),
+        handles_(std::size_t(shape.sequences)),
+        entries_(handles_.size()) {
+    begun_.reserve(handles_.size());
+    std::fill_n(table(), plan_.bytes.table_width * shape.sequences, page_id(-1));
+    for (int s = shape.sequences; s-- > 0;) {
+      handles_[std::size_t(s)].row = s;
+      closed_.push_back(s);
+    }
+  }
+
+  bool moved_from() const { return handles_.empty(); }
+  page_id* table() const { return reinterpret_cast<page_id*>(table_.data()); }
+  idx first_body_slot() const { return plan_.body_sinks; }
+
+  void check_reserve(sequence s, idx tokens) const {
+    const idx missing = missing_pages(s, tokens);
+    expects<out_of_pages>(missing <= pool_.free(), "sequence ", s.slot, " needs ", missing, " more pages for ", tokens,
+                          " tokens; ", pool_.free(), " of ", pool_.total(), " are free");
+  }
+
+  void check_truncate(sequence s, idx length) const {
+    const entry& e = of(s);
+    check_idle("truncate");
+    expects(length >= 0 && length <= e.length, "sequence ", s.slot, " is truncated to ", length, "; it has ", e.length,
+            " tokens");
+    if constexpr (slides) {
+      const idx seen = larger(first_seen(length, policy_.retention.width()), Policy::sinks), oldest = oldest_of(e);
+      expects(seen >= oldest || length <= Policy::sinks, "sequence ", s.slot, " is truncated to ", length,
+              "; its window would show token ", seen, ", and those before ", oldest, " are gone");
+    }
+    expects(length >= e.body || length <= Policy::sinks || (length - Policy::sinks) % Policy::tile == 0, "sequence ",
+            s.slot, " is truncated to ", length, ", inside a tile of ", Policy::tile);
+  }
+
+  void check_commit(const step& s, std::span<const int> accepted) const {
+    expects(!idle_ && s.serial == serial_ && s.items == begun_at_ && !moved_from(), "step ", s.serial,
+            " is committed; the one begun last is ", serial_, idle_ ? ", already ended" : "");
+    expects(accepted.empty() || accepted.size() == begun_.size(), "a step of ", begun_.size(), " sequences has ",
+            accepted.size(), " accepted counts; one of each or none is needed");
+    for (std::size_t i = 0; i < accepted.size(); ++i)
+      expects(accepted[i] >= 0 && accepted[i] <= begun_[i].item.new_tokens, "sequence ", begun_[i].slot, " accepts ",
+              accepted[i], " of ", begun_[i].item.new_tokens, " tokens");
+  }
+
+  void check_batch(std::span<const sequence> sequences, std::span<const int> new_tokens, std::size_t positions) {
+    check_idle("begin");
+    expects(new_tokens.size() == sequences.size(), "a step of ", sequences.size(), " sequences has ", new_tokens.size(),
+            " token counts; one of each is needed");
+    ++checks_;
+    idx tokens = 0;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      check_begin(sequences[i], new_tokens[i]);
+      tokens += new_tokens[i];
+    }
+    expects(positions == 0 || idx(positions) == tokens, "a step of ", tokens, " tokens has ", positions,
+            " positions; one of each or none is needed");
+  }
+
+  /// Begins a step that has been checked: writes its items, which lie in the caller's workspace.
+  void start(step& s, step_item* items, std::span<const sequence> sequences, std::span<const int> new_tokens,
+             std::span<const idx> rope_positions) {
+    begun_.clear();
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      const int row = find(sequences[i]).row;
+      entry& e = entries_[std::size_t(row)];
+      items[i] = next_item(s, row, new_tokens[i], new_tokens[i], grown(e, new_tokens[i]));
+      e.written = larger(e.written, items[i].n.after);
+      begun_.push_back({items[i], sequences[i].slot});
+    }
+    s.rope_positions = rope_positions.empty() ? nullptr : rope_positions.data();
+    s.serial = ++serial_;
+    begun_at_ = s.items;
+    idle_ = false;
+  }
+
+  Policy policy_;
+  cache_shape shape_;
+  arrangement<Policy> plan_;
+
+ private:
+  struct handle {
+    bool open = false;
+    std::uint32_t generation = 0;
+    int row = 0;                // of the view's tables; no two handles have the same
+    std::uint64_t checked = 0;  // the call that has seen it last
+  };
+  struct entry {
+    idx length = 0;
+    idx body = 0;          // tokens below have left the 16-bit tail
+    idx pages = 0;         // table entries in use or given back, from the first on
+    idx pages_passed = 0;  // of these, those that a window has left
+    idx written = 0;       // tokens ever written beyond which a ring holds nothing older
+    idx lost = 0;          // tokens below may have left the tail when no window showed them, and are nowhere
+  };
+  struct begun_item {
+    step_item item;
+    int slot = 0;
+  };
+
+  page_id* pages_of(int row) const { return table() + row * plan_.bytes.table_width; }
+
+  const handle& find(sequence s) const {
+    expects(s.slot >= 0 && std::size_t(s.slot) < handles_.size(), "sequence ", s.slot, "; the cache has 0 to ",
+            idx(handles_.size()) - 1);
+    const handle& h = handles_[std::size_t(s.slot)];
+    expects(h.open && h.generation == s.generation, "sequence ", s.slot, " (opened as its ", s.generation,
+            "th) is closed");
+    return h;
+  }
+  handle& find(sequence s) { return const_cast<handle&>(std::as_const(*this).find(s)); }
+  const entry& of(sequence s) const { return entries_[std::size_t(find(s).row)]; }
+  entry& of(sequence s) { return entries_[std::size_t(find(s).row)]; }
+  void check_idle(const char* verb) const { expects(idle_, verb, ": step ", serial_, " is begun and not committed"); }
+
+  void check_begin(sequence s, int tokens) {
+    expects(std::exchange(find(s).checked, checks_) != checks_, "sequence ", s.slot, " is in the step twice");
+    expects(tokens >= 0, "sequence ", s.slot, " appends ", tokens, " tokens");
+    if constexpr (slides || Policy::tail > 0)
+      expects(tokens <= shape_.max_step, "sequence ", s.slot, " appends ", tokens, " tokens in one step; max_step is ",
+              shape_.max_step, ": see in_chunks");
+    const entry& e = of(s);
+    if (!plan_.window_slots)
+      expects(e.length + tokens <= plan_.max_length && pages_for(e.length + tokens) <= e.pages, "sequence ", s.slot,
+              " has ", e.length, " tokens and appends ", tokens, "; that many are not reserved");
+  }
+
+  /// Lengths of a step that appends `tokens`. NOTE: the step's first query still sees a whole tail in 16 bit, and only
+  /// committed tokens leave it.
+  static lengths grown(const entry& e, int tokens) {
+    const idx after = e.length + tokens;
+    if constexpr (Policy::tail == 0) return {e.length, after, e.length, after};
+    if (tokens == 0) return {e.length, after, e.body, e.body};
+    const idx outside = larger(e.length + 1 - Policy::tail - Policy::sinks, 0) / Policy::tile * Policy::tile;
+    return {e.length, after, e.body, larger(e.body, Policy::sinks + outside)};
+  }
+
+  void grow(const step_item& item, int accepted) {
+    // NOTE: nothing accepted is as good as cancelled: what may not have left the tail in every layer leaves it again.
+    if (accepted == 0) return;
+    entry& e = entries_[std::size_t(item.sequence)];
+    e.length = item.n.before + accepted;
+    if constexpr (Policy::tail > 0) e.body = item.n.body_after;
+    if constexpr (Policy::tail > 0 && slides) {
+      const idx hidden = smaller(first_seen(item.n.before, policy_.retention.width()), item.n.body_after);
+      if (item.n.body_before < hidden) e.lost = larger(e.lost, hidden);
+    }
+    release_left_of_window(item.sequence);
+  }
+
+  /// Tokens after the sinks and before this one are gone.
+  idx oldest_of(const entry& e) const {
+    idx oldest = larger(Policy::sinks, e.lost);
+    if (plan_.window_slots) oldest = larger(oldest, e.written - plan_.window_slots);
+    if (tabled && e.pages_passed > ceil_div(first_body_slot(), plan_.page_rows))
+      oldest = larger(oldest, Policy::sinks + e.pages_passed * plan_.page_rows - first_body_slot());
+    return oldest;
+  }
+
+  /// Table entries that `length` tokens take.
+  idx pages_for(idx length) const { return pages_of_rows(plan_.body_rows(length)); }
+  idx pages_of_rows(idx rows) const { return tabled && rows > 0 ? ceil_div(rows, plan_.page_rows) : 0; }
+
+  void take_pages(sequence s, idx tokens) {
+    if (plan_.window_slots) return;
+    const int row = find(s).row;
+    entry& e = entries_[std::size_t(row)];
+    for (const idx end = pages_for(e.length + tokens); e.pages < end; ++e.pages) pages_of(row)[e.pages] = pool_.take();
+  }
+  void give_pages(int row, idx from) {
+    entry& e = entries_[std::size_t(row)];
+    while (e.pages > from) {
+      page_id& p = pages_of(row)[--e.pages];
+      if (p >= 0) pool_.give(p);
+      p = -1;
+    }
+    e.pages_passed = smaller(e.pages_passed, e.pages);
+  }
+  /// Gives back pages that no later query sees.
+  void release_left_of_window(int row) {
+    if constexpr (slides && tabled) {
+      entry& e = entries_[std::size_t(row)];
+      const idx seen = first_seen(e.length, policy_.retention.width()) - Policy::sinks;  // among tokens after the sinks
+      const idx first_page = (first_body_slot() + larger(seen, 0)) / plan_.page_rows;
+      e.pages_passed = larger(e.pages_passed, ceil_div(first_body_slot(), plan_.page_rows));
+      for (; e.pages_passed < smaller(first_page, e.pages); ++e.pages_passed) {
+        page_id& p = pages_of(row)[e.pages_passed];
+        pool_.give(p);
+        p = -1;
+      }
+    }
+  }
+
+  buffer<Space> table_;  // [sequences][table_width]
+  page_pool pool_;
+  std::vector<handle> handles_;  // by slot
+  std::vector<entry> entries_;   // by row
+  std::vector<int> closed_;
+  std::uint64_t serial_ = 0;       // of the step begun last
+  std::uint64_t checks_ = 0;       // calls that check a batch
+  std::vector<begun_item> begun_;  // its items: the workspace is the caller's
+  const step_item* begun_at_ = nullptr;
+  bool idle_ = true;
+};
+
+}  // namespace detail
+}  // namespace kvilt::inline KVILT_ABI
