@@ -15,6 +15,7 @@
 #include <kvilt/cache/append.hpp>
 #include <kvilt/cache/budget.hpp>
 #include <kvilt/cache/cache.hpp>
+#include <kvilt/cache/cache_set.hpp>
 #include <kvilt/cache/policy.hpp>
 #include <kvilt/core/version.hpp>
 #include <kvilt/format/floating.hpp>

@@ -59,16 +59,21 @@ class cache : public detail::ledger<Policy, Space> {
     counts::check_batch(sequences, new_tokens, rope_positions.size());
     step_item* items = nullptr;
     step s = detail::place_step(idx(sequences.size()), workspace, items);
-    detail::check_scratch(exec, s, policy_.k.dim(), policy_.v.dim());
+    check_workspace(exec, s);
     counts::start(s, items, sequences, new_tokens, rope_positions);
     return s;
   }
 
  private:
+  template <memory_space, class...>
+  friend class basic_cache_set;
   using counts::plan_;
   using counts::policy_;
   using counts::shape_;
 
+  void check_workspace(const host& exec, const step& s) const {
+    detail::check_scratch(exec, s, policy_.k.dim(), policy_.v.dim());
+  }
   auto bound() const {
     if constexpr (counts::tabled)
       return policy_.layout.bind(counts::table(), plan_.bytes.table_width);

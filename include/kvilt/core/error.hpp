@@ -24,6 +24,8 @@ struct out_of_pages : error {
 
 namespace detail {
 
+inline constexpr char error_prefix[] = "kvilt: ";
+
 #if !defined(__cpp_exceptions)
 /// Without exceptions an error ends the program where it happened: nothing is written first.
 template <class Error>
@@ -33,7 +35,7 @@ template <class Error>
 #else
 template <class Error>
 [[noreturn]] inline void raise(const std::string& message) {
-  throw Error("kvilt: " + message);
+  throw Error(error_prefix + message);
 }
 #endif
 
@@ -59,6 +61,27 @@ inline void expects(bool held, const Parts&... parts) {
     ((message += text(parts)), ...);
     raise<Error>(message);
   }
+}
+
+/// Runs `body`; an error that it throws is thrown again with `where()` put first: "kvilt: group 1: ...".
+template <class Where, class Body>
+decltype(auto) named([[maybe_unused]] Where&& where, Body&& body) {
+#if defined(__cpp_exceptions)
+  const auto with_place = [&](const error& e) {
+    std::string message = e.what();
+    if (message.rfind(error_prefix, 0) == 0) message.erase(0, sizeof(error_prefix) - 1);
+    return where() + ": " + message;
+  };
+  try {
+    return body();
+  } catch (const out_of_pages& e) {
+    raise<out_of_pages>(with_place(e));
+  } catch (const invalid_argument& e) {
+    raise<invalid_argument>(with_place(e));
+  }
+#else
+  return body();
+#endif
 }
 
 }  // namespace detail

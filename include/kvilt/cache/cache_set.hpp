@@ -1,0 +1,250 @@
+#pragma once
+
+#include <kvilt/cache/cache.hpp>
+#include <kvilt/cache/layer_map.hpp>
+
+#include <array>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace kvilt::inline KVILT_ABI {
+
+/// How large a set of caches is to be, in what all its groups share.
+struct set_shape {
+  int sequences = 1;   // open at one time
+  idx tokens = 0;      // in all sequences together, unless a group says otherwise
+  idx max_length = 0;  // longest sequence, as `cache_shape` has it
+  int max_step = 1;    // most tokens that one step appends to one sequence where a window or a tail keeps room for them
+};
+
+/// Layers of a model that are kept alike.
+template <class Policy>
+struct layer_group {
+  std::vector<layer_part> layers;  // what each layer of the group keeps, in any order
+  int kv_heads = 0;                // of each
+  Policy policy = {};
+  idx tokens = 0;  // in all sequences together; 0: the set's. A window over pages is well served by fewer
+};
+
+/// Bytes of a set, exact: the sums over its groups.
+template <int Groups>
+struct set_budget {
+  std::array<budget, std::size_t(Groups)> groups;
+
+  idx bytes() const { return sum(&budget::kv_bytes) + sum(&budget::table_bytes); }
+  idx kv_bytes() const { return sum(&budget::kv_bytes); }
+  idx table_bytes() const { return sum(&budget::table_bytes); }
+  double bytes_per_token() const { return sum(&budget::bytes_per_token); }
+  idx bytes_per_sequence() const { return sum(&budget::bytes_per_sequence); }
+
+ private:
+  template <class Number>
+  Number sum(Number budget::*member) const {
+    Number all = 0;
+    for (const budget& b : groups) all += b.*member;
+    return all;
+  }
+};
+
+namespace detail {
+
+/// Runs `body`; what it throws names the group.
+template <class Body>
+decltype(auto) in_group(int group, Body&& body) {
+  return named([&] { return "group " + std::to_string(group); }, body);
+}
+
+template <class Policy>
+cache_shape shape_of(const set_shape& s, const layer_group<Policy>& g) {
+  return {.layers = int(g.layers.size()),
+          .kv_heads = g.kv_heads,
+          .sequences = s.sequences,
+          .tokens = g.tokens ? g.tokens : s.tokens,
+          .max_length = s.max_length,
+          .max_step = s.max_step};
+}
+
+template <class... Policies>
+layer_map map_layers(const layer_group<Policies>&... groups) {
+  layer_map map;
+  int g = 0;
+  (map.add(g++, groups.layers, groups.kv_heads, groups.policy.k.dim(), groups.policy.v.dim()), ...);
+  map.close();
+  return map;
+}
+
+}  // namespace detail
+
+/// What a set of these groups takes, without allocating it. Throws `invalid_argument` as the set would.
+template <class... Policies>
+set_budget<int(sizeof...(Policies))> plan_bytes(const set_shape& s, const layer_group<Policies>&... groups) {
+  detail::map_layers(groups...);
+  int g = 0;
+  return {{detail::in_group(g++, [&] { return plan_bytes(groups.policy, detail::shape_of(s, groups)); })...}};
+}
+
+/// Several caches behind one sequence: layers of different kind (windows and all tokens, dims, heads), formats that
+/// differ by layer, and heads of one layer kept in different formats. Each group is a `cache` with pages of its own; a
+/// sequence has the same handle in all of them. Verbs mean what they mean for a `cache`, and hold for all groups or for
+/// none: what one group refuses changes nothing in any. Errors name the group, and the layer inside `visit`.
+template <memory_space Space, class... Policies>
+class basic_cache_set {
+  static_assert(sizeof...(Policies) >= 1, "kvilt: a set has at least one group");
+
+ public:
+  static constexpr int groups = int(sizeof...(Policies));
+  /// A step of each group: lengths of tails differ. All share one scratch.
+  using step_type = std::array<step, std::size_t(groups)>;
+
+  /// Layers are numbered from 0 without gaps, and so are the KV heads of each. Allocates `bytes().bytes()` bytes.
+  basic_cache_set(const set_shape& shape, memory<Space> from, const layer_group<Policies>&... of)
+      : basic_cache_set(indices(), shape, from, of...) {}
+
+  set_budget<groups> bytes() const {
+    return {gather([](const auto& c) { return c.bytes(); })};
+  }
+  int layers() const { return map_.layers(); }
+  /// Which group keeps which KV heads of a layer, from head 0 on.
+  std::span<const layer_share> shares(int layer) const { return map_.at(layer); }
+  /// One group as it is, to look at.
+  template <int Group>
+  const auto& group() const {
+    return std::get<std::size_t(Group)>(caches_);
+  }
+
+  int free_sequences() const { return std::get<0>(caches_).free_sequences(); }
+  /// The least of all groups.
+  idx free_tokens() const {
+    return least([](const auto& c) { return c.free_tokens(); });
+  }
+  idx max_length() const {
+    return least([](const auto& c) { return c.max_length(); });
+  }
+
+  sequence open() {
+    sequence s;
+    each([&](auto& c, int) { s = c.open(); });
+    return s;
+  }
+  void close(sequence s) {
+    each([&](auto& c, int) { c.close(s); });
+  }
+  idx length(sequence s) const { return std::get<0>(caches_).length(s); }
+
+  void reserve(sequence s, idx tokens) {
+    each([&](const auto& c, int) { c.check_reserve(s, tokens); });
+    each([&](auto& c, int) { c.reserve(s, tokens); });
+  }
+  [[nodiscard]] bool try_reserve(sequence s, idx tokens) {
+    bool fits = true;
+    each([&](const auto& c, int) { fits = c.missing_pages(s, tokens) <= c.free_pages() && fits; });
+    if (fits) each([&](auto& c, int) { c.reserve(s, tokens); });
+    return fits;
+  }
+  void truncate(sequence s, idx length) {
+    each([&](const auto& c, int) { c.check_truncate(s, length); });
+    each([&](auto& c, int) { c.truncate(s, length); });
+  }
+
+  /// Bytes of workspace for steps of up to `sequences` sequences.
+  std::size_t workspace_bytes(const host& exec, int sequences) const {
+    std::size_t most = 0;
+    for (const std::size_t bytes : gather([&](const auto& c) { return c.workspace_bytes(exec, sequences); }))
+      most = most < bytes ? bytes : most;
+    return most + std::size_t(groups - 1) * detail::item_bytes(sequences);
+  }
+
+  step_type begin(const host& exec, std::span<const sequence> sequences, std::span<const int> new_tokens,
+                  std::span<unsigned char> workspace, std::span<const idx> rope_positions = {}) {
+    each([&](auto& c, int) { c.check_batch(sequences, new_tokens, rope_positions.size()); });
+    step_type s;
+    std::array<step_item*, std::size_t(groups)> items{};
+    for (std::size_t g = 0; g < s.size(); ++g) {
+      s[g] = detail::place_step(idx(sequences.size()), workspace, items[g]);
+      workspace = {s[g].scratch, s[g].scratch_bytes};
+    }
+    // NOTE: what the last group's items leave is scratch for all: only one verb runs at a time.
+    for (step& of : s) of.scratch = workspace.data(), of.scratch_bytes = workspace.size();
+    each([&](const auto& c, int g) { c.check_workspace(exec, s[std::size_t(g)]); });
+    each([&](auto& c, int g) {
+      c.start(s[std::size_t(g)], items[std::size_t(g)], sequences, new_tokens, rope_positions);
+    });
+    return s;
+  }
+  void commit(const step_type& s, std::span<const int> accepted = {}) {
+    each([&](const auto& c, int g) { c.check_commit(s[std::size_t(g)], accepted); });
+    each([&](auto& c, int g) { c.commit(s[std::size_t(g)], accepted); });
+  }
+  void cancel() {
+    each([](auto& c, int) { c.cancel(); });
+  }
+
+  /// The view of a group's own layer.
+  template <int Group>
+  auto view(int layer_in_group) const {
+    return detail::in_group(Group, [&] { return group<Group>().view(layer_in_group); });
+  }
+
+  /// `body(view, step, heads)` for each group that keeps heads of the model's layer `layer`, from head 0 on; `heads`
+  /// cuts their share out of the layer's tensors:
+  ///
+  ///     set.visit(layer, s, [&](const auto& view, const step& s, const head_range& heads) {
+  ///       append(host, view, s, heads.kv(k), heads.kv(v));
+  ///       attend(host, view, s, heads.queries(q), heads.queries(out));
+  ///     });
+  template <class Body>
+  void visit(int layer, const step_type& s, Body&& body) const {
+    for (const layer_share& share : map_.at(layer)) {
+      const auto where = [&] { return "layer " + std::to_string(layer) + ", group " + std::to_string(share.group); };
+      detail::named(where, [&] { visit_share(share, s, body, indices()); });
+    }
+  }
+
+ private:
+  using indices = std::make_index_sequence<sizeof...(Policies)>;
+
+  template <std::size_t... G>
+  basic_cache_set(std::index_sequence<G...>, const set_shape& shape, memory<Space> from,
+                  const layer_group<Policies>&... of)
+      : map_(detail::map_layers(of...)), caches_{detail::in_group(int(G), [&] {
+          return cache<Policies, Space>(detail::shape_of(shape, of), from, of.policy);
+        })...} {}
+
+  template <class Body, std::size_t... G>
+  void visit_share(const layer_share& share, const step_type& s, Body& body, std::index_sequence<G...>) const {
+    ((int(G) == share.group ? void(body(group<int(G)>().view(share.layer), s[G], share.heads)) : void()), ...);
+  }
+
+  /// `body(cache, group)` for each group, in order.
+  template <class Body>
+  void each(Body&& body) {
+    int g = 0;
+    const auto next = [&](auto& c) {
+      detail::in_group(g, [&] { body(c, g); });
+      ++g;
+    };
+    std::apply([&](auto&... c) { (next(c), ...); }, caches_);
+  }
+  template <class Answer>
+  auto gather(Answer&& answer) const {
+    return std::apply([&](const auto&... c) { return std::array{answer(c)...}; }, caches_);
+  }
+  template <class Answer>
+  idx least(Answer&& answer) const {
+    idx smallest = detail::no_end;
+    for (const idx x : gather(answer)) smallest = smaller(smallest, x);
+    return smallest;
+  }
+
+  detail::layer_map map_;
+  std::tuple<cache<Policies, Space>...> caches_;
+};
+
+/// Groups of caches in host memory.
+template <class... Policies>
+using cache_set = basic_cache_set<memory_space::host, Policies...>;
+
+}  // namespace kvilt::inline KVILT_ABI
