@@ -16,6 +16,7 @@
 #include <kvilt/cache/budget.hpp>
 #include <kvilt/cache/cache.hpp>
 #include <kvilt/cache/cache_set.hpp>
+#include <kvilt/cache/keep_path.hpp>
 #include <kvilt/cache/policy.hpp>
 #include <kvilt/core/version.hpp>
 #include <kvilt/format/floating.hpp>

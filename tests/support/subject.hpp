@@ -54,6 +54,11 @@ class subject {
   virtual void attend(const host&, int layer, const kvilt::step&, kvilt::rows<const float> q, kvilt::rows<float> out,
                       kvilt::natural_lse) const = 0;
 
+  virtual void keep_path(const host&, int layer, const kvilt::step&, std::span<const int> nodes,
+                         std::span<const int> accepted) const = 0;
+  // Every byte of the rows that a sequence's next query sees, in all layers.
+  virtual std::vector<unsigned char> live_bytes(sequence) = 0;
+
   // What the cache should say a row is.
   virtual std::vector<double> kept_k(const float* row, kept_as) const = 0;
   virtual std::vector<double> kept_v(const float* row, kept_as) const = 0;
@@ -79,6 +84,22 @@ std::vector<double> kept(const Exact& exact, const Body& body, const float* row,
   std::vector<double> in_text(rounded.begin(), rounded.end());
   if constexpr (!std::is_same_v<rotation, kvilt::no_rotation>) walsh(in_text);
   return in_text;
+}
+
+template <class View>
+void add_live_bytes(const View& view, const kvilt::step_item& item, std::vector<unsigned char>& all) {
+  view.each([&](const auto& seg) {
+    for (int head = 0; head < view.kv_heads(); ++head)
+      for (idx i = 0; i < seg.retention.count(item.n, item.sequence, head); ++i) {
+        const kvilt::kept_row kept = seg.retention.at(item.n, item.sequence, head, i);
+        const kvilt::place p = seg.layout.locate(item.sequence, head, kept.slot);
+        const kvilt::row_ref k = seg.k_row(p, head), v = seg.v_row(p, head);
+        all.insert(all.end(), k.codes, k.codes + seg.k.code_bytes());
+        all.insert(all.end(), k.params, k.params + seg.k.param_bytes());
+        all.insert(all.end(), v.codes, v.codes + seg.v.code_bytes());
+        all.insert(all.end(), v.params, v.params + seg.v.param_bytes());
+      }
+  });
 }
 
 }  // namespace detail
@@ -127,6 +148,20 @@ class subject_of final : public subject {
   void attend(const host& exec, int layer, const kvilt::step& s, kvilt::rows<const float> q, kvilt::rows<float> out,
               kvilt::natural_lse lse) const override {
     kvilt::attention{kvilt::causal{}}(exec, cache_.view(layer), s, q, out, lse);
+  }
+
+  void keep_path(const host& exec, int layer, const kvilt::step& s, std::span<const int> nodes,
+                 std::span<const int> accepted) const override {
+    kvilt::keep_path(exec, cache_.view(layer), s, nodes, accepted);
+  }
+  std::vector<unsigned char> live_bytes(sequence s) override {
+    const int none[] = {0};
+    std::vector<unsigned char> workspace(cache_.workspace_bytes(host(), 1)), all;
+    const kvilt::step empty = cache_.begin(host(), {&s, 1}, none, workspace);
+    for (int layer = 0; layer < shape().layers; ++layer)
+      detail::add_live_bytes(cache_.view(layer), empty.items[0], all);
+    cache_.cancel();
+    return all;
   }
 
   std::vector<double> kept_k(const float* row, kept_as how) const override {
