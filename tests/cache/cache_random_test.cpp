@@ -16,29 +16,29 @@ constexpr idx no_end = idx(1) << 62;
 // Which pages a sequence should hold, from the words of the contract alone.
 class page_model {
  public:
-  explicit page_model(const subject& owner) : owner_(owner) {}
+  explicit page_model(const subject& owner) : owner_(&owner) {}
 
   // Without a table a sequence has one page as long as it is open.
-  idx held() const { return owner_.paged ? std::count(pages_.begin(), pages_.end(), true) : 1; }
+  idx held() const { return owner_->paged ? std::count(pages_.begin(), pages_.end(), true) : 1; }
   void reserve(idx length) {
     while (idx(pages_.size()) < pages(rows(length))) pages_.push_back(true);
   }
   void truncate(idx length) {
     left_tail_ = std::min(left_tail_, length);
-    const idx flushed = left_tail_ > owner_.sinks ? left_tail_ - owner_.exact_sinks : 0;
+    const idx flushed = left_tail_ > owner_->sinks ? left_tail_ - owner_->exact_sinks : 0;
     const std::size_t kept = std::size_t(std::max(pages(rows(length)), pages(flushed)));
     if (pages_.size() > kept) pages_.resize(kept);
   }
   // Tokens that no later query sees, and the pages of nothing else; nothing where nothing is accepted.
   void commit(idx before, idx length) {
     if (length == before) return;
-    if (owner_.tail) left_tail_ = std::max(left_tail_, before + 1 - owner_.tail);
-    if (owner_.width == 0) return;
-    const idx first_row_after_sinks = owner_.exact_sinks ? 0 : owner_.sinks;
+    if (owner_->tail) left_tail_ = std::max(left_tail_, before + 1 - owner_->tail);
+    if (owner_->width == 0) return;
+    const idx first_row_after_sinks = owner_->exact_sinks ? 0 : owner_->sinks;
     for (std::size_t page = 0; page < pages_.size(); ++page) {
-      const idx first = idx(page) * owner_.page_rows(), last = first + owner_.page_rows() - 1;
-      const idx last_position = last - first_row_after_sinks + owner_.sinks;
-      if (first >= first_row_after_sinks && last_position <= length - owner_.width) pages_[page] = false;
+      const idx first = idx(page) * owner_->page_rows(), last = first + owner_->page_rows() - 1;
+      const idx last_position = last - first_row_after_sinks + owner_->sinks;
+      if (first >= first_row_after_sinks && last_position <= length - owner_->width) pages_[page] = false;
     }
   }
 
@@ -46,13 +46,13 @@ class page_model {
   // Tokens of the body when there are `length`: all but 16-bit sinks and those that are still in the tail.
   idx rows(idx length) const {
     idx count = 0;
-    for (idx p = owner_.exact_sinks; p < length; ++p)
-      count += p < owner_.sinks || p + owner_.tail <= length || !owner_.tail;
+    for (idx p = owner_->exact_sinks; p < length; ++p)
+      count += p < owner_->sinks || p + owner_->tail <= length || !owner_->tail;
     return count;
   }
-  idx pages(idx rows) const { return owner_.paged ? (rows + owner_.page_rows() - 1) / owner_.page_rows() : 0; }
+  idx pages(idx rows) const { return owner_->paged ? (rows + owner_->page_rows() - 1) / owner_->page_rows() : 0; }
 
-  const subject& owner_;
+  const subject* owner_;
   std::vector<bool> pages_;
   idx left_tail_ = 0;
 };
@@ -70,7 +70,7 @@ class random_walk {
 
   void run(int operations) {
     for (int i = 0; i < operations; ++i) {
-      const int kind = dice_.below(20);
+      const int kind = dice_.below(23);
       if (kind < 3)
         open();
       else if (kind < 4)
@@ -81,6 +81,10 @@ class random_walk {
         reserve(any(), dice_.below(30));
       else if (kind < 9)
         misuse();
+      else if (kind < 10)
+        fork();
+      else if (kind < 12)
+        reorder();
       else
         step();
       idx held = 0;
@@ -162,12 +166,50 @@ class random_walk {
     if (got) pages_.at(tag).reserve(session_.length(tag) + tokens);
     return got;
   }
+  void fork() {
+    const int tag = any();
+    if (tag < 0) return;
+    const bool fits =
+        int(pages_.size()) < sequences && (!owner_->paged || pages_.at(tag).held() <= owner_->free_pages());
+    if (refused<out_of_pages>([&] { session_.fork(host(), tag, next_tag_); }) == fits)
+      FAIL(owner_->name << ": forked " << pages_.at(tag).held() << " pages: " << fits);
+    if (!fits) return;
+    const page_model of = pages_.at(tag);
+    pages_.emplace(next_tag_++, of);
+  }
+  void reorder() {
+    std::vector<int> tags, parents;
+    for (const auto& p : pages_)
+      if (dice_.below(5)) tags.push_back(p.first);
+    for (std::size_t i = tags.size(); i > 1; --i) std::swap(tags[i - 1], tags[std::size_t(dice_.below(int(i)))]);
+    for (std::size_t i = 0; i < tags.size(); ++i) parents.push_back(dice_.below(int(tags.size())));
+    std::map<int, page_model> after = pages_;
+    idx missing = 0;
+    for (std::size_t i = 0; i < tags.size(); ++i) {
+      const page_model& parent = pages_.at(tags[std::size_t(parents[i])]);
+      missing += parent.held() - pages_.at(tags[i]).held();
+      after.at(tags[i]) = parent;
+    }
+    const bool fits = missing <= owner_->free_pages();
+    if (refused<out_of_pages>([&] { session_.reorder(host(), tags, parents); }) == fits)
+      FAIL(owner_->name << ": reordered with " << missing << " pages more: " << fits);
+    if (fits) pages_ = after;
+  }
+  // Rows of a path; while the sinks fill, rows may be of different formats.
+  std::vector<int> path(int tag, int tokens) {
+    std::vector<int> nodes;
+    if (session_.length(tag) < owner_->sinks || dice_.below(4)) return nodes;
+    for (int node = 0; node < tokens; ++node)
+      if (dice_.below(2)) nodes.push_back(node);
+    return nodes;
+  }
   void step() {
     std::vector<portion> parts;
     for (const auto& p : pages_) {
       if (dice_.below(3) == 0) continue;
       const int tokens = dice_.below(3) ? 1 : dice_.below(max_step + 1);
-      if (reserve(p.first, tokens)) parts.push_back({p.first, tokens, dice_.below(4) ? -1 : dice_.below(tokens + 1)});
+      if (reserve(p.first, tokens))
+        parts.push_back({p.first, tokens, dice_.below(4) ? -1 : dice_.below(tokens + 1), path(p.first, tokens)});
     }
     if (parts.size() > 1 && dice_.below(2)) std::swap(parts.front(), parts.back());
     std::vector<idx> before;

@@ -13,6 +13,7 @@ struct portion {
   int tag = 0;  // the sequence's name in the session: its numbers depend on it alone
   int new_tokens = 0;
   int accepted = -1;
+  std::vector<int> path = {};  // of the new tokens, which are then a tree's nodes; not empty: what is accepted
 };
 
 // Drives a cache, and beside it a brute-force model: every token's numbers in a plain list, kept as the policy's words
@@ -26,6 +27,20 @@ class session {
         group_(group),
         seed_(seed),
         checks_(checks_per_part) {}
+
+  // A new sequence is as an old one; sequence `tags[i]` continues what `tags[parents[i]]` was.
+  void fork(const host& exec, int tag, int child) {
+    const sequence s = cache_.fork(exec, at(tag));
+    tracks_[child] = {s, tracks_.at(tag).tokens, {}};
+  }
+  void reorder(const host& exec, const std::vector<int>& tags, const std::vector<int>& parents) {
+    std::vector<sequence> handles;
+    for (const int tag : tags) handles.push_back(at(tag));
+    cache_.reorder(exec, handles, parents);
+    const std::map<int, track> before = tracks_;
+    for (std::size_t i = 0; i < tags.size(); ++i)
+      tracks_.at(tags[i]).tokens = before.at(tags[std::size_t(parents[i])]).tokens;
+  }
 
   void open(int tag) { tracks_[tag] = {cache_.open(), {}, {}}; }
   void close(int tag) {
@@ -51,10 +66,13 @@ class session {
   // begin, and append and attend in each layer, compare, commit. Room must be reserved.
   void step(const host& exec, const std::vector<portion>& parts) {
     std::vector<unsigned char> workspace;
-    std::vector<int> accepted;
+    std::vector<int> accepted, nodes;
+    bool trees = false;
     std::map<int, std::vector<token>> before;
     for (const portion& p : parts) {
-      accepted.push_back(p.accepted < 0 ? p.new_tokens : p.accepted);
+      accepted.push_back(!p.path.empty() ? int(p.path.size()) : p.accepted < 0 ? p.new_tokens : p.accepted);
+      trees = trees || !p.path.empty();
+      for (int i = 0; i < accepted.back(); ++i) nodes.push_back(p.path.empty() ? i : p.path[std::size_t(i)]);
       // What has left the tail is there again.
       if (accepted.back() == 0) before[p.tag] = tracks_.at(p.tag).tokens;
     }
@@ -63,6 +81,7 @@ class session {
     for (int layer = 0; layer < layers_; ++layer) {
       append(exec, s, layer, parts);
       attend(exec, s, layer, parts);
+      if (trees) cache_.keep_path(exec, layer, s, nodes, accepted);
     }
     cache_.commit(s, accepted);
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -70,7 +89,7 @@ class session {
       if (accepted[i] == 0)
         t.tokens = std::move(before[parts[i].tag]);
       else
-        t.tokens.resize(t.tokens.size() - std::size_t(parts[i].new_tokens - accepted[i]));
+        keep_path(t, parts[i], accepted[i]);
       if (cache_.length(t.handle) != idx(t.tokens.size())) FAIL("length " << cache_.length(t.handle));
     }
   }
@@ -151,6 +170,14 @@ class session {
       keep(fresh, exact ? kept_as::exact : kept_as::body);
       t.tokens.push_back(std::move(fresh));
     }
+  }
+
+  // Of the new tokens the accepted ones.
+  static void keep_path(track& t, const portion& p, int accepted) {
+    const std::size_t before = t.tokens.size() - std::size_t(p.new_tokens);
+    for (std::size_t i = 0; i < p.path.size(); ++i)
+      if (p.path[i] != int(i)) t.tokens[before + i] = t.tokens[before + std::size_t(p.path[i])];
+    t.tokens.resize(before + std::size_t(accepted));
   }
 
   kvilt::step begin(const host& exec, const std::vector<portion>& parts, std::vector<unsigned char>& workspace) {

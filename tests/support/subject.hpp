@@ -54,6 +54,8 @@ class subject {
   virtual void attend(const host&, int layer, const kvilt::step&, kvilt::rows<const float> q, kvilt::rows<float> out,
                       kvilt::natural_lse) const = 0;
 
+  virtual sequence fork(const host&, sequence) = 0;
+  virtual void reorder(const host&, std::span<const sequence>, std::span<const int> parents) = 0;
   virtual void keep_path(const host&, int layer, const kvilt::step&, std::span<const int> nodes,
                          std::span<const int> accepted) const = 0;
   // Every byte of the rows that a sequence's next query sees, in all layers.
@@ -150,6 +152,10 @@ class subject_of final : public subject {
     kvilt::attention{kvilt::causal{}}(exec, cache_.view(layer), s, q, out, lse);
   }
 
+  sequence fork(const host& exec, sequence s) override { return cache_.fork(exec, s); }
+  void reorder(const host& exec, std::span<const sequence> sequences, std::span<const int> parents) override {
+    cache_.reorder(exec, sequences, parents);
+  }
   void keep_path(const host& exec, int layer, const kvilt::step& s, std::span<const int> nodes,
                  std::span<const int> accepted) const override {
     kvilt::keep_path(exec, cache_.view(layer), s, nodes, accepted);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <kvilt/cache/copy.hpp>
 #include <kvilt/cache/ledger.hpp>
 
 namespace kvilt::inline KVILT_ABI {
@@ -23,6 +24,25 @@ class cache : public detail::ledger<Policy, Space> {
       : counts(policy, detail::arrangement<Policy>(policy, shape), shape, from),
         data_(from, std::size_t(plan_.bytes.kv_bytes)) {
     static_assert(Space == memory_space::host, "kvilt: this header owns host memory");
+  }
+
+  /// A new sequence that is as `s` is: its tokens, and as much room as it has. Neither sees what the other appends;
+  /// that rows are copied for it today is no part of the promise. Throws `out_of_pages`, and nothing has changed.
+  sequence fork(const host& exec, sequence s) {
+    counts::check_fork(s);
+    sequence child;
+    const detail::row_copy rows = counts::fork_to(s, child);
+    copy(exec, {&rows, 1});
+    return child;
+  }
+
+  /// Afterwards sequence `sequences[i]` is as `sequences[parents[i]]` was, its tokens and its room: the beams of a
+  /// search between two steps. A parent may have several children, or none. parents: [n] of 0 to n - 1. Rows are
+  /// copied only for a parent's second child and further ones. Throws `out_of_pages`, and nothing has changed.
+  void reorder(const host& exec, std::span<const sequence> sequences, std::span<const int> parents) {
+    const detail::new_order order = counts::plan_reorder(sequences, parents);
+    counts::apply(order, sequences);
+    copy(exec, order.copies);
   }
 
   /// What the verbs get of one layer.
@@ -71,6 +91,13 @@ class cache : public detail::ledger<Policy, Space> {
   using counts::policy_;
   using counts::shape_;
 
+  void copy(const host& exec, std::span<const detail::row_copy> rows) const {
+    const idx heads = shape_.kv_heads, tasks = shape_.layers * heads;
+    exec.for_each(idx(rows.size()) * tasks, [&](idx i, int) {
+      const detail::row_copy& c = rows[std::size_t(i / tasks)];
+      detail::copy_sequence(view(int(i % tasks / heads)), c.n, c.from, c.to, int(i % heads));
+    });
+  }
   void check_workspace(const host& exec, const step& s) const {
     detail::check_scratch(exec, s, policy_.k.dim(), policy_.v.dim());
   }

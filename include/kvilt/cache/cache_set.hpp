@@ -149,6 +149,19 @@ class basic_cache_set {
     each([&](auto& c, int) { c.truncate(s, length); });
   }
 
+  sequence fork(const host& exec, sequence s) {
+    sequence child;
+    each([&](const auto& c, int) { c.check_fork(s); });
+    each([&](auto& c, int) { child = c.fork(exec, s); });
+    return child;
+  }
+  void reorder(const host& exec, std::span<const sequence> sequences, std::span<const int> parents) {
+    std::array<detail::new_order, std::size_t(groups)> orders;
+    each([&](auto& c, int g) { orders[std::size_t(g)] = c.plan_reorder(sequences, parents); });
+    each([&](auto& c, int g) { c.apply(orders[std::size_t(g)], sequences); });
+    each([&](const auto& c, int g) { c.copy(exec, orders[std::size_t(g)].copies); });
+  }
+
   /// Bytes of workspace for steps of up to `sequences` sequences.
   std::size_t workspace_bytes(const host& exec, int sequences) const {
     std::size_t most = 0;

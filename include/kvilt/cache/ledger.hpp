@@ -1,11 +1,10 @@
 #pragma once
 
 #include <kvilt/cache/budget.hpp>
+#include <kvilt/cache/page_table.hpp>
+#include <kvilt/cache/reorder.hpp>
 #include <kvilt/cache/step.hpp>
-#include <kvilt/core/memory.hpp>
-#include <kvilt/pages/page_pool.hpp>
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -28,16 +27,16 @@ class ledger {
 
   int free_sequences() const { return int(closed_.size()); }
   /// Pages that no sequence has; where pages come by arithmetic, those of the sequences not open.
-  idx free_pages() const { return tabled ? pool_.free() : plan_.body.pages / shape_.sequences * free_sequences(); }
+  idx free_pages() const { return tabled ? pages_.free() : plan_.body.pages / shape_.sequences * free_sequences(); }
   /// Tokens that the free pages hold. A ring is never short of room for more: without end, whoever has its pages.
   idx free_tokens() const {
     if (plan_.window_slots) return handles_.empty() ? 0 : no_end;
-    return tabled ? pool_.free() * plan_.page_rows : plan_.max_length * free_sequences();
+    return tabled ? pages_.free() * plan_.page_rows : plan_.max_length * free_sequences();
   }
 
   /// A new, empty sequence. Throws `out_of_pages` when all are open.
   sequence open() {
-    expects<out_of_pages>(!closed_.empty(), "all ", shape_.sequences, " sequences are open");
+    check_free_sequence();
     const int slot = closed_.back();
     closed_.pop_back();
     handle& h = handles_[std::size_t(slot)];
@@ -76,7 +75,7 @@ class ledger {
 
   /// The same, false instead of `out_of_pages`.
   [[nodiscard]] bool try_reserve(sequence s, idx tokens) {
-    if (missing_pages(s, tokens) > pool_.free()) return false;
+    if (missing_pages(s, tokens) > pages_.free()) return false;
     take_pages(s, tokens);
     return true;
   }
@@ -116,12 +115,10 @@ class ledger {
       : policy_(policy),
         shape_(shape),
         plan_(plan),
-        table_(from, std::size_t(plan_.bytes.table_bytes)),
-        pool_(tabled ? plan_.body.pages : 0),
+        pages_(shape.sequences, plan_.bytes.table_width, tabled ? plan_.body.pages : 0, from),
         handles_(std::size_t(shape.sequences)),
         entries_(handles_.size()) {
     begun_.reserve(handles_.size());
-    std::fill_n(table(), plan_.bytes.table_width * shape.sequences, page_id(-1));
     for (int s = shape.sequences; s-- > 0;) {
       handles_[std::size_t(s)].row = s;
       closed_.push_back(s);
@@ -129,13 +126,13 @@ class ledger {
   }
 
   bool moved_from() const { return handles_.empty(); }
-  page_id* table() const { return reinterpret_cast<page_id*>(table_.data()); }
+  const page_id* table() const { return pages_.data(); }
   idx first_body_slot() const { return plan_.body_sinks; }
 
   void check_reserve(sequence s, idx tokens) const {
     const idx missing = missing_pages(s, tokens);
-    expects<out_of_pages>(missing <= pool_.free(), "sequence ", s.slot, " needs ", missing, " more pages for ", tokens,
-                          " tokens; ", pool_.free(), " of ", pool_.total(), " are free");
+    expects<out_of_pages>(missing <= pages_.free(), "sequence ", s.slot, " needs ", missing, " more pages for ", tokens,
+                          " tokens; ", pages_.free(), " of ", pages_.total(), " are free");
   }
 
   void check_truncate(sequence s, idx length) const {
@@ -193,6 +190,50 @@ class ledger {
     idle_ = false;
   }
 
+  void check_fork(sequence s) const {
+    const idx pages = live_pages(find(s).row);
+    check_idle("fork");
+    check_free_sequence();
+    expects<out_of_pages>(pages <= pages_.free(), "sequence ", s.slot, " has ", pages, " pages to be forked; ",
+                          pages_.free(), " of ", pages_.total(), " are free");
+  }
+  /// Opens a fork that has been checked.
+  row_copy fork_to(sequence s, sequence& child) {
+    child = open();
+    const row_copy copy{find(s).row, find(child).row, there(of(s))};
+    inherit(copy);
+    return copy;
+  }
+
+  new_order plan_reorder(std::span<const sequence> sequences, std::span<const int> parents) {
+    check_idle("reorder");
+    expects(parents.size() == sequences.size(), sequences.size(), " sequences are reordered by ", parents.size(),
+            " parents; one of each is needed");
+    ++checks_;
+    std::vector<int> rows;
+    for (std::size_t i = 0; i < parents.size(); ++i) {
+      rows.push_back(find(sequences[i]).row);
+      expects(std::exchange(find(sequences[i]).checked, checks_) != checks_, "sequence ", sequences[i].slot,
+              " is reordered twice");
+      expects(parents[i] >= 0 && std::size_t(parents[i]) < parents.size(), "sequence ", sequences[i].slot,
+              " has parent ", parents[i], "; there are 0 to ", idx(parents.size()) - 1);
+    }
+    new_order order = order_of(rows, parents);
+    idx missing = 0;
+    for (row_copy& c : order.copies) {
+      c.n = there(entries_[std::size_t(c.from)]);
+      missing += live_pages(c.from) - live_pages(c.to);
+    }
+    expects<out_of_pages>(missing <= pages_.free(), "a reorder of ", sequences.size(), " sequences needs ", missing,
+                          " more pages; ", pages_.free(), " of ", pages_.total(), " are free");
+    return order;
+  }
+  void apply(const new_order& order, std::span<const sequence> sequences) {
+    for (const row_copy& c : order.copies) give_pages(c.to, 0);
+    for (const row_copy& c : order.copies) inherit(c);
+    for (std::size_t i = 0; i < sequences.size(); ++i) find(sequences[i]).row = order.rows[i];
+  }
+
   Policy policy_;
   cache_shape shape_;
   arrangement<Policy> plan_;
@@ -217,8 +258,6 @@ class ledger {
     int slot = 0;
   };
 
-  page_id* pages_of(int row) const { return table() + row * plan_.bytes.table_width; }
-
   const handle& find(sequence s) const {
     expects(s.slot >= 0 && std::size_t(s.slot) < handles_.size(), "sequence ", s.slot, "; the cache has 0 to ",
             idx(handles_.size()) - 1);
@@ -231,6 +270,10 @@ class ledger {
   const entry& of(sequence s) const { return entries_[std::size_t(find(s).row)]; }
   entry& of(sequence s) { return entries_[std::size_t(find(s).row)]; }
   void check_idle(const char* verb) const { expects(idle_, verb, ": step ", serial_, " is begun and not committed"); }
+
+  void check_free_sequence() const {
+    expects<out_of_pages>(!closed_.empty(), "all ", shape_.sequences, " sequences are open");
+  }
 
   void check_begin(sequence s, int tokens) {
     expects(std::exchange(find(s).checked, checks_) != checks_, "sequence ", s.slot, " is in the step twice");
@@ -276,6 +319,21 @@ class ledger {
     return oldest;
   }
 
+  /// Everything of a sequence that is there, as lengths: also what only a truncation would show again.
+  lengths there(const entry& e) const {
+    const idx body = Policy::tail > 0 ? e.body : e.length;
+    lengths n{e.length, e.length, body, body};
+    if constexpr (slides) n.before = oldest_of(e) - first_seen(0, policy_.retention.width());
+    return n;
+  }
+
+  /// Gives an empty row what another has, in lengths and in pages.
+  void inherit(const row_copy& c) {
+    entries_[std::size_t(c.to)] = entries_[std::size_t(c.from)];
+    pages_.match(c.from, c.to, entries_[std::size_t(c.from)].pages);
+  }
+  idx live_pages(int row) const { return pages_.count(row, entries_[std::size_t(row)].pages); }
+
   /// Table entries that `length` tokens take.
   idx pages_for(idx length) const { return pages_of_rows(plan_.body_rows(length)); }
   idx pages_of_rows(idx rows) const { return tabled && rows > 0 ? ceil_div(rows, plan_.page_rows) : 0; }
@@ -284,15 +342,14 @@ class ledger {
     if (plan_.window_slots) return;
     const int row = find(s).row;
     entry& e = entries_[std::size_t(row)];
-    for (const idx end = pages_for(e.length + tokens); e.pages < end; ++e.pages) pages_of(row)[e.pages] = pool_.take();
+    const idx end = larger(pages_for(e.length + tokens), e.pages);
+    pages_.take(row, e.pages, end);
+    e.pages = end;
   }
   void give_pages(int row, idx from) {
     entry& e = entries_[std::size_t(row)];
-    while (e.pages > from) {
-      page_id& p = pages_of(row)[--e.pages];
-      if (p >= 0) pool_.give(p);
-      p = -1;
-    }
+    pages_.give(row, from, e.pages);
+    e.pages = smaller(e.pages, from);
     e.pages_passed = smaller(e.pages_passed, e.pages);
   }
   /// Gives back pages that no later query sees.
@@ -302,16 +359,13 @@ class ledger {
       const idx seen = first_seen(e.length, policy_.retention.width()) - Policy::sinks;  // among tokens after the sinks
       const idx first_page = (first_body_slot() + larger(seen, 0)) / plan_.page_rows;
       e.pages_passed = larger(e.pages_passed, ceil_div(first_body_slot(), plan_.page_rows));
-      for (; e.pages_passed < smaller(first_page, e.pages); ++e.pages_passed) {
-        page_id& p = pages_of(row)[e.pages_passed];
-        pool_.give(p);
-        p = -1;
-      }
+      const idx passed = smaller(first_page, e.pages);
+      pages_.give(row, e.pages_passed, passed);
+      e.pages_passed = larger(e.pages_passed, passed);
     }
   }
 
-  buffer<Space> table_;  // [sequences][table_width]
-  page_pool pool_;
+  page_table<Space> pages_;
   std::vector<handle> handles_;  // by slot
   std::vector<entry> entries_;   // by row
   std::vector<int> closed_;

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <kvilt/core/types.hpp>
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace kvilt::inline KVILT_ABI::detail {
+
+/// Rows that are copied from one row of a view's tables to another: all that the lengths name.
+struct row_copy {
+  int from = 0;
+  int to = 0;
+  lengths n;
+};
+
+/// What a reorder comes to: where each sequence is afterwards, and what is copied there.
+struct new_order {
+  std::vector<int> rows;  // of the view's tables
+  std::vector<row_copy> copies;
+};
+
+/// Where the sequences of a beam go so that sequence i continues sequence `parents[i]`: to the place that sequence
+/// `result[i]` had. One child of each parent takes the parent's own place, itself if it is one; the others get the
+/// places of those that have no child, and their content has to be copied there: `result[i] != parents[i]`. So nothing
+/// is copied from a place that is written. parents: [n] of 0 to n - 1.
+inline std::vector<int> heirs(std::span<const int> parents) {
+  const std::size_t n = parents.size();
+  std::vector<int> places(n, -1);
+  std::vector<bool> taken(n, false);
+  const auto settle = [&](std::size_t child, int place) {
+    places[child] = place;
+    taken[std::size_t(place)] = true;
+  };
+  for (std::size_t i = 0; i < n; ++i)
+    if (parents[i] == int(i)) settle(i, int(i));
+  for (std::size_t i = 0; i < n; ++i)
+    if (places[i] < 0 && !taken[std::size_t(parents[i])]) settle(i, parents[i]);
+  int spare = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (places[i] >= 0) continue;
+    while (taken[std::size_t(spare)]) ++spare;
+    settle(i, spare);
+  }
+  return places;
+}
+
+/// The same for sequences in these rows of a view's tables; the copies' lengths are not known here.
+inline new_order order_of(std::span<const int> rows, std::span<const int> parents) {
+  const std::vector<int> places = heirs(parents);
+  new_order order;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const int from = rows[std::size_t(parents[i])], to = rows[std::size_t(places[i])];
+    order.rows.push_back(to);
+    if (from != to) order.copies.push_back({from, to, {}});
+  }
+  return order;
+}
+
+}  // namespace kvilt::inline KVILT_ABI::detail
