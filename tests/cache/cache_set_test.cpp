@@ -148,7 +148,7 @@ class pair_of_owners {
 
   void run(int operations) {
     for (int i = 0; i < operations; ++i) {
-      switch (dice_.below(10)) {
+      switch (dice_.below(14)) {
         case 0:
           open();
           break;
@@ -157,6 +157,12 @@ class pair_of_owners {
           break;
         case 2:
           truncate();
+          break;
+        case 4:
+          fork();
+          break;
+        case 5:
+          reorder();
           break;
         case 3:
           reserve(any(), dice_.below(40));
@@ -169,6 +175,7 @@ class pair_of_owners {
   }
 
   idx refused = 0;  // reservations
+  idx refused_forks = 0;
 
  private:
   int any() { return open_.empty() ? -1 : dice_.below(int(open_.size())); }
@@ -198,6 +205,33 @@ class pair_of_owners {
       return;
     }
     lone_.each([&](auto& l) { l.owner().truncate(s, length); });
+  }
+  void fork() {
+    const int i = any();
+    if (i < 0) return;
+    const sequence s = open_[std::size_t(i)];
+    const std::vector<unsigned char> before = memory_.contents();
+    try {
+      open_.push_back(set_.fork(host(), s));
+    } catch (const out_of_pages&) {
+      if (memory_.contents() != before) FAIL("changed by a fork that failed");
+      ++refused_forks;
+      return;
+    }
+    lone_.each([&](auto& l) { REQUIRE(l.owner().fork(host(), s) == open_.back()); });
+  }
+  void reorder() {
+    std::vector<int> parents;
+    for (std::size_t i = 0; i < open_.size(); ++i) parents.push_back(any());
+    const std::vector<unsigned char> before = memory_.contents();
+    try {
+      set_.reorder(host(), open_, parents);
+    } catch (const out_of_pages&) {
+      if (memory_.contents() != before) FAIL("changed by a reorder that failed");
+      ++refused_forks;
+      return;
+    }
+    lone_.each([&](auto& l) { l.owner().reorder(host(), open_, parents); });
   }
   bool reserve(int i, idx tokens) {
     if (i < 0) return false;
@@ -278,14 +312,15 @@ std::vector<idx> free_pages(const kinds& set) {
 }  // namespace
 
 TEST_CASE("cache_set: does to each group what a cache on its own would do, or to none", "[cache]") {
-  idx refused = 0;
+  idx refused = 0, refused_forks = 0;
   for (const std::uint64_t seed : {1, 2, 3}) {
     INFO("seed " << seed);
     pair_of_owners both(seed);
     both.run(300);
     refused += both.refused;
+    refused_forks += both.refused_forks;
   }
-  CHECK(refused > 10);
+  CHECK((refused > 10 && refused_forks > 10));
 }
 
 TEST_CASE("cache_set: bytes are the sum over the groups and exact", "[cache]") {
@@ -323,6 +358,23 @@ TEST_CASE("cache_set: what one group has no room for is reserved in none", "[cac
   CHECK(set.try_reserve(t, 15));
   CHECK(free_pages(set)[2] == 0);
   CHECK(set.free_tokens() == 0);
+}
+
+TEST_CASE("cache_set: what one group has no pages for is forked in none", "[cache]") {
+  test_memory m;
+  kinds set = make_set(m);
+  const sequence s = set.open(), t = set.open();
+  set.reserve(s, 30), set.reserve(t, 12);
+  const std::vector<idx> before = free_pages(set);
+  // Of the paged window's 25 pages 14 and 5 are taken.
+  CHECK_THROWS_WITH(set.fork(host(), s), "kvilt: group 2: sequence 0 has 14 pages to be forked; 6 of 25 are free");
+  CHECK((set.free_sequences() == 1 && free_pages(set) == before));
+  const sequence both[] = {t, s};
+  CHECK_THROWS_WITH(set.reorder(host(), both, std::vector{1, 1}),
+                    "kvilt: group 2: a reorder of 2 sequences needs 9 more pages; 6 of 25 are free");
+  CHECK(free_pages(set) == before);
+  const sequence child = set.fork(host(), t);
+  CHECK((child.slot == 2 && set.group<3>().length(child) == 0 && free_pages(set)[2] == 1));
 }
 
 TEST_CASE("cache_set: what one group cannot show again is truncated in none", "[cache]") {

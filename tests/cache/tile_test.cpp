@@ -71,7 +71,7 @@ class tiled_text {
 
   explicit tiled_text(const Policy& p)
       : policy_(p),
-        owner_({.layers = layers, .kv_heads = heads, .tokens = 2 * most_tokens, .max_step = 5},
+        owner_({.layers = layers, .kv_heads = heads, .sequences = 2, .tokens = 2 * most_tokens, .max_step = 5},
                memory<memory_space::host>::from(poisoned_), p),
         name_(owner_.open()) {
     for (int layer = 0; layer < layers; ++layer) {
@@ -106,6 +106,29 @@ class tiled_text {
     owner_.commit(s, {&accepted, 1});
     if (accepted > 0) body_ = body;
     return wrong;
+  }
+
+  // Goes on in a fork.
+  void fork() {
+    const sequence child = owner_.fork(host(), name_);
+    owner_.close(name_);
+    name_ = child;
+  }
+  // A step of two drafts, the last token again and the next one, of which the second is kept.
+  void step_of_drafts() {
+    const idx before = length(),
+              body = std::max(body_, sinks + std::max<idx>(before + 1 - tail - sinks, 0) / tile * tile);
+    const int two[] = {2}, second[] = {1}, one[] = {1};
+    std::vector<unsigned char> workspace(owner_.workspace_bytes(host(), 1), 0xff);
+    owner_.reserve(name_, 2);
+    const kvilt::step s = owner_.begin(host(), {&name_, 1}, two, workspace);
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      append(host(), owner_.view(int(layer)), s, from(k_[layer], before - 1), from(v_[layer], before - 1));
+      keep_path(host(), owner_.view(int(layer)), s, second, one);
+      kept_k_[layer].move(body_, body), kept_v_[layer].move(body_, body);
+    }
+    owner_.commit(s, one);
+    body_ = body;
   }
 
   void truncate(idx length) {
@@ -171,7 +194,7 @@ void in_disorder(const Policy& p) {
   tiled_text<Policy> text(p);
   dice d(3);
   std::vector<unsigned char> workspace(text.owner().workspace_bytes(host(), 1));
-  while (text.length() < most_tokens - 5) {
+  while (text.length() < most_tokens - 6) {
     const int count = d.below(6), accepted = d.below(count + 1);
     if (d.below(3) == 0) {
       const sequence name = text.name();
@@ -179,6 +202,8 @@ void in_disorder(const Policy& p) {
       text.owner().begin(host(), {&name, 1}, {&count, 1}, workspace);
       text.owner().cancel();
     }
+    if (d.below(4) == 0) text.fork();
+    if (text.length() > Policy::sinks && d.below(4) == 0) text.step_of_drafts();
     REQUIRE(text.step(count, accepted, 1 + d.below(2)) == "");
   }
 }
