@@ -554,6 +554,7 @@ TEST_CASE("cache_set: errors inside visit name the layer and the group", "[cache
   CHECK_THROWS_WITH(set.visit(-1, begun, wrong_heads), containing("layer -1; the set has layers 0 to 4"));
   CHECK_THROWS_WITH(set.view<1>(2), containing("group 1: layer 2; the cache has layers 0 to 1"));
   CHECK(head_range{1, 1, 3}.queries(natural_lse{}, 6).data == nullptr);
+  CHECK(head_range{1, 1, 3}.kv(rows<float>{nullptr, 3 * k_dim, k_dim, 3, k_dim}).data == nullptr);
 }
 
 TEST_CASE("cache_set: a hundred layers of two kinds are two groups", "[cache]") {

@@ -245,6 +245,26 @@ TEST_CASE("reorder: handles keep their names, and errors use them", "[cache]") {
   });
 }
 
+TEST_CASE("reorder: a row is where a sequence's tokens are", "[cache]") {
+  using kv = policy<contiguous, fp32<>>;
+  cache<kv> owner({.layers = 1, .kv_heads = 1, .sequences = 2, .tokens = 8}, host_memory(), kv(8));
+  const sequence s[] = {owner.open(), owner.open()};
+  const int one[] = {1, 1}, swapped[] = {1, 0};
+  std::vector<unsigned char> workspace(owner.workspace_bytes(host(), 2));
+  for (int round = 0; round < 2; ++round) {
+    for (const sequence each : s) owner.reserve(each, 1);
+    const step begun = owner.begin(host(), s, one, workspace);
+    for (int i = 0; i < 2; ++i) {
+      CHECK(owner.row(s[i]) == begun.items[i].sequence);
+      CHECK(owner.row(s[i]) == (round ? s[1 - i].slot : s[i].slot));
+    }
+    owner.commit(begun);
+    owner.reorder(host(), s, swapped);
+  }
+  owner.close(s[0]);
+  CHECK_THROWS_AS(owner.row(s[0]), invalid_argument);
+}
+
 TEST_CASE("fork: threads change no bits", "[cache][threads]") {
   thread_pool pool(3);
   for (const int which : {1, 2, 4, 6}) {

@@ -55,6 +55,8 @@ class ledger {
 
   /// Committed tokens.
   idx length(sequence s) const { return of(s).length; }
+  /// Its number in the views' tables, `step_item::sequence`; until the next reorder.
+  int row(sequence s) const { return find(s).row; }
 
   /// Pages that `reserve` would take. Throws `invalid_argument` as it does.
   idx missing_pages(sequence s, idx tokens) const {
