@@ -12,12 +12,6 @@
 
 namespace example {
 
-template <class Format>
-std::string format_name(const Format& format) {
-  constexpr bool turned = !std::is_same_v<kvilt::rotation_of<Format>, kvilt::no_rotation>;
-  return std::string(kvilt::name_of(format)) + (turned ? "_rot" : "");
-}
-
 template <class Layout>
 std::string layout_name(const Layout& layout) {
   std::string name = "user";
@@ -35,7 +29,7 @@ std::string retention_name(const Retention& retention) {
 
 template <class Policy>
 policy_columns columns_of(const Policy& p) {
-  return {format_name(p.k),    format_name(p.v), layout_name(p.layout), retention_name(p.retention),
+  return {kvilt::name_of(p.k), kvilt::name_of(p.v), layout_name(p.layout), retention_name(p.retention),
           Policy::exact_sinks, Policy::tail};
 }
 

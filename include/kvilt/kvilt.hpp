@@ -17,6 +17,7 @@
 #include <kvilt/cache/cache.hpp>
 #include <kvilt/cache/cache_set.hpp>
 #include <kvilt/cache/keep_path.hpp>
+#include <kvilt/cache/dispatch.hpp>
 #include <kvilt/cache/policy.hpp>
 #include <kvilt/core/version.hpp>
 #include <kvilt/format/floating.hpp>

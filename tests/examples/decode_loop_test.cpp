@@ -311,7 +311,7 @@ TEST_CASE("decode_loop: the program writes the table of all default policies", "
   CHECK(rows[14] == [&] {
     auto expected = rows[14];
     const std::array<std::string, 7> known{
-        "paged16_int4_rot_s4_t64", "int4_rot", "int4_rot", "paged16", "all", "4", "64"};
+        "paged16_int4_rot_s4_t64", "q4rot", "q4rot", "paged16", "all", "4", "64"};
     std::copy(known.begin(), known.end(), expected.begin());
     return expected;
   }());

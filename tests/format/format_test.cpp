@@ -154,7 +154,10 @@ TEST_CASE("format: names", "[format]") {
   CHECK(std::string(name_of(fp16<>())) == "fp16");
   CHECK(std::string(name_of(bf16<>())) == "bf16");
   CHECK(std::string(name_of(e4m3<>())) == "e4m3");
-  CHECK(std::string(name_of(q8<>())) == "int8");
-  CHECK(std::string(name_of(q4<>())) == "int4");
+  CHECK(std::string(name_of(q8<>())) == "q8");
+  CHECK(std::string(name_of(q4<>())) == "q4");
+  CHECK(std::string(name_of(q8<128, 32>())) == "q8g32");
+  CHECK(std::string(name_of(q4<dynamic, 128>())) == "q4g128");
+  CHECK(std::string(name_of(rotated<q4<64, 32>>())) == "q4g32rot");
   CHECK(std::string(name_of(nameless())) == "user");
 }

@@ -66,7 +66,7 @@ struct no_rotation {
 ///   `static constexpr plain_codes plain`
 ///                                  that a row is nothing but numbers of one kind under one scale: read by the fast
 ///                                  path of every kernel; `decode` says the same
-///   `static constexpr const char* name()`
+///   `static constexpr const char* name()`    in lower case, as a policy's name says it: "q4g32"
 /// All of it marked KVILT_HD if kernels are to use it.
 template <class F>
 concept kv_format = std::is_trivially_copyable_v<F> && requires(const F f, row_ref r, const float* x, float (&o)[8]) {

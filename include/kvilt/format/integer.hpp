@@ -1,5 +1,6 @@
 #pragma once
 
+#include <kvilt/core/name.hpp>
 #include <kvilt/format/format.hpp>
 
 namespace kvilt::inline KVILT_ABI {
@@ -17,6 +18,15 @@ struct plain_if<true, Codes, Params, Offset> {
   static constexpr plain_codes plain{Codes, Params, Offset};
 };
 
+/// "q4" of whole rows, "q4g32" of groups of 32.
+template <name_part Name, int Group>
+constexpr const char* grouped_name() {
+  if constexpr (Group == whole_row)
+    return name_of_parts<Name>();
+  else
+    return name_of_parts<Name, "g", Group>();
+}
+
 }  // namespace detail
 
 /// INT8, symmetric: code = round(x / s) + 128 in one byte, s = max|x| / 127 in fp16, one per token and KV head, or one
@@ -29,7 +39,7 @@ struct q8 : extent<D>, detail::plain_if<Group == whole_row, code_kind::u8, param
   static_assert(D == dynamic || Group == whole_row || D % (Group ? Group : 1) == 0,
                 "kvilt: q8's groups divide the row");
   static constexpr int rows = 1;
-  static constexpr const char* name() { return Group == whole_row ? "int8" : Group == 32 ? "int8_g32" : "int8_g"; }
+  static constexpr const char* name() { return detail::grouped_name<"q8", Group>(); }
 
   KVILT_HD constexpr int dim() const { return this->get(); }
   KVILT_HD constexpr int group() const { return Group == whole_row ? dim() : Group; }
@@ -68,7 +78,7 @@ struct q4 : extent<D>, detail::plain_if<Group == whole_row, code_kind::u4, param
   static_assert(D == dynamic || Group == whole_row || D % (Group ? Group : 1) == 0,
                 "kvilt: q4's groups divide the row");
   static constexpr int rows = 1;
-  static constexpr const char* name() { return Group == whole_row ? "int4" : Group == 32 ? "int4_g32" : "int4_g"; }
+  static constexpr const char* name() { return detail::grouped_name<"q4", Group>(); }
 
   KVILT_HD constexpr int dim() const { return this->get(); }
   KVILT_HD constexpr int group() const { return Group == whole_row ? dim() : Group; }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kvilt/core/math.hpp>
+#include <kvilt/core/name.hpp>
 #include <kvilt/format/format.hpp>
 
 namespace kvilt::inline KVILT_ABI {
@@ -36,6 +37,14 @@ template <kv_format F, class Rotation = hadamard>
 struct rotated : F {
   using F::F;
   using rotation = Rotation;
+  /// The format's name and the rotation's, "rot" where that has none: "q8rot".
+  static constexpr const char* name() requires requires { F::name(); }
+  {
+    if constexpr (requires { Rotation::name(); })
+      return detail::name_of_parts<detail::name_part(F::name()), detail::name_part(Rotation::name())>();
+    else
+      return detail::name_of_parts<detail::name_part(F::name()), "rot">();
+  }
 
   constexpr rotated() = default;
   constexpr rotated(const F& format) : F(format) {}
