@@ -48,6 +48,14 @@ judge() { # tree where -> 0 red, 1 green, 2 neither
       echo "fails to build with another message than $rest"
       return 2
       ;;
+    program)
+      if ! build "$tree" "$rest"; then
+        echo "$rest does not build"
+        return 2
+      fi
+      if timeout $patience "$tree/../build/tests/$rest" >"$tree/../run.log" 2>&1; then return 1; fi
+      return 0
+      ;;
     ctest)
       cmake "$tree/../build" >"$tree/../build.log" 2>&1 || return 0
       if ! ctest --test-dir "$tree/../build" -N -R "^$rest\$" | grep -q 'Total Tests: 1'; then

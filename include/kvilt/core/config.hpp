@@ -53,12 +53,25 @@
 #define KVILT_IS_CHECKED 0
 #endif
 
-#define KVILT_JOIN_(a, b, c, d) a##b##_##c##d
-#define KVILT_JOIN(a, b, c, d) KVILT_JOIN_(a, b, c, d)
 #if KVILT_IS_CHECKED
 #define KVILT_MODE _checked
 #else
 #define KVILT_MODE
 #endif
-/// The inline namespace: two versions, or the two modes, in one program do not meet.
-#define KVILT_ABI KVILT_JOIN(v, KVILT_VERSION_MAJOR, KVILT_VERSION_MINOR, KVILT_MODE)
+#if defined(__cpp_exceptions)
+#define KVILT_ERRORS
+#else
+#define KVILT_ERRORS _trap
+#endif
+#if defined(KVILT_RAISE)
+#define KVILT_HEARD_BY _heard_by_
+#define KVILT_HANDLER KVILT_RAISE
+#else
+#define KVILT_HEARD_BY
+#define KVILT_HANDLER
+#endif
+#define KVILT_JOIN_(a, b, c, d, e, f) v##a##_##b##c##d##e##f
+#define KVILT_JOIN(a, b, c, d, e, f) KVILT_JOIN_(a, b, c, d, e, f)
+/// The inline namespace: two versions, the two modes, or two ways of errors in one program do not meet.
+#define KVILT_ABI \
+  KVILT_JOIN(KVILT_VERSION_MAJOR, KVILT_VERSION_MINOR, KVILT_MODE, KVILT_ERRORS, KVILT_HEARD_BY, KVILT_HANDLER)

@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 namespace kvilt::inline KVILT_ABI {
 
@@ -22,22 +23,37 @@ struct out_of_pages : error {
   using error::error;
 };
 
+/// What an error is about, for engines that hear of it through KVILT_RAISE.
+enum class error_kind : unsigned char { invalid_argument, out_of_pages };
+
+}  // namespace kvilt::inline KVILT_ABI
+
+#if defined(KVILT_RAISE)
+/// The engine's own, named when compiling (-DKVILT_RAISE=engine_error): called with every error before anything is
+/// written. It may log, throw the engine's exception, or end the program. When it returns, the error goes its way:
+/// thrown, or without exceptions a trap.
+void KVILT_RAISE(kvilt::error_kind kind, const char* message);
+#endif
+
+namespace kvilt::inline KVILT_ABI {
 namespace detail {
 
 inline constexpr char error_prefix[] = "kvilt: ";
 
-#if !defined(__cpp_exceptions)
 /// Without exceptions an error ends the program where it happened: nothing is written first.
 template <class Error>
-[[noreturn]] inline void raise(const std::string&) {
-  __builtin_trap();
-}
-#else
-template <class Error>
-[[noreturn]] inline void raise(const std::string& message) {
-  throw Error(error_prefix + message);
-}
+[[noreturn]] inline void raise(const std::string& what) {
+  const std::string message = error_prefix + what;
+#if defined(KVILT_RAISE)
+  ::KVILT_RAISE(std::is_same_v<Error, out_of_pages> ? error_kind::out_of_pages : error_kind::invalid_argument,
+                message.c_str());
 #endif
+#if defined(__cpp_exceptions)
+  throw Error(message);
+#else
+  __builtin_trap();
+#endif
+}
 
 inline std::string text(const char* t) {
   return t;
@@ -70,14 +86,14 @@ decltype(auto) named([[maybe_unused]] Where&& where, Body&& body) {
   const auto with_place = [&](const error& e) {
     std::string message = e.what();
     if (message.rfind(error_prefix, 0) == 0) message.erase(0, sizeof(error_prefix) - 1);
-    return where() + ": " + message;
+    return error_prefix + where() + ": " + message;
   };
   try {
     return body();
   } catch (const out_of_pages& e) {
-    raise<out_of_pages>(with_place(e));
+    throw out_of_pages(with_place(e));  // the engine has heard of it
   } catch (const invalid_argument& e) {
-    raise<invalid_argument>(with_place(e));
+    throw invalid_argument(with_place(e));
   }
 #else
   return body();
