@@ -18,6 +18,7 @@
 #include <kvilt/cache/cache_set.hpp>
 #include <kvilt/cache/keep_path.hpp>
 #include <kvilt/cache/dispatch.hpp>
+#include <kvilt/cache/foreign.hpp>
 #include <kvilt/cache/policy.hpp>
 #include <kvilt/core/version.hpp>
 #include <kvilt/format/floating.hpp>
@@ -26,5 +27,6 @@
 #include <kvilt/format/rotate.hpp>
 #include <kvilt/layout/contiguous.hpp>
 #include <kvilt/layout/paged.hpp>
+#include <kvilt/layout/paged_list.hpp>
 #include <kvilt/position/rope.hpp>
 #include <kvilt/position/scaling.hpp>

@@ -27,25 +27,34 @@ void check_view(const View& view) {
   });
 }
 
+/// Slots that the layout has for a sequence; without end where it does not say.
+template <kv_layout Layout>
+idx slots_of(const Layout& layout, int sequence) {
+  if constexpr (requires { layout.slots(); })
+    return layout.slots();
+  else if constexpr (requires { layout.slots(sequence); })
+    return layout.slots(sequence);
+  else
+    return no_end;
+}
+
 /// Rows `row` to the end of its run lie within the layout's slots.
 template <kv_segment Segment>
 void check_slots(const Segment& seg, const step_item& item, int head, idx row, idx count) {
   const kept_row kept = seg.retention.at(item.n, item.sequence, head, row);
-  const idx last = kept.slot + smaller(kept.run, count - row) - 1, slots = seg.layout.slots();
+  const idx last = kept.slot + smaller(kept.run, count - row) - 1, slots = slots_of(seg.layout, item.sequence);
   expects(kept.slot >= 0 && last < slots, "sequence ", item.sequence, " of ", item.n.after, " tokens needs slots ",
           kept.slot, " to ", last, "; its layout has ", slots);
 }
 
 template <kv_segment Segment>
 void check_item_capacity(const Segment& seg, const step_item& item, int kv_heads) {
-  if constexpr (requires { seg.layout.slots(); }) {
-    for (int head = 0; head < kv_heads; ++head) {
-      const idx count = seg.retention.count(item.n, item.sequence, head);
-      if (count == 0) continue;
-      // NOTE: where slots are reused in turn, the highest is neither the first nor the last row's.
-      check_slots(seg, item, head, 0, count);
-      check_slots(seg, item, head, count - 1, count);
-    }
+  for (int head = 0; head < kv_heads; ++head) {
+    const idx count = seg.retention.count(item.n, item.sequence, head);
+    if (count == 0) continue;
+    // NOTE: where slots are reused in turn, the highest is neither the first nor the last row's.
+    check_slots(seg, item, head, 0, count);
+    check_slots(seg, item, head, count - 1, count);
   }
 }
 

@@ -72,7 +72,9 @@ KVILT_HD constexpr idx first_seen(idx position, idx width) {
   return position + 1 - width;
 }
 
-/// The window that sees `left` tokens before the query's own, as FlashAttention's and FlashInfer's `window_left` count.
+/// The window that sees `left` tokens before the query's own, as FlashAttention's and FlashInfer's `window_left` count
+/// (-1 there is no window: `keep_all`). Hugging Face's `sliding_window`, llama.cpp's `n_swa` and TensorRT-LLM's
+/// `max_attention_window` are widths as they stand.
 constexpr window<> window_from_left(int left) {
   return window<>(left + 1);
 }

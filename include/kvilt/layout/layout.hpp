@@ -26,7 +26,8 @@ struct layout_request {
 ///   `static constexpr int min_run`    rows that are sure to follow each other from a page's first row on
 ///   `place locate(int sequence, int head, idx slot) const`
 /// Optional:
-///   `idx slots() const`               slots that a sequence has; the verbs refuse what needs more
+///   `idx slots() const`, or `idx slots(int sequence) const`
+///                                     slots that a sequence has; the verbs refuse what needs more
 template <class L>
 concept kv_layout = std::is_trivially_copyable_v<L> && requires(const L l, int i, idx slot) {
   { L::min_run } -> std::convertible_to<int>;
