@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and runs every test, on Debian 12 or newer and Ubuntu 24.04 or newer; installs the packages that are missing.
-#   bash tests/run.sh            g++, clang++, ASan + UBSan, TSan, and the protections switched off one by one
+#   bash tests/run.sh            g++, clang++, ASan + UBSan, TSan, fuzzing, and the protections switched off one by one
 #   bash tests/run.sh --quick    g++ alone
 # Builds below build-tests/; a second run builds only what changed. KVILT_JOBS sets how many jobs run at once.
 set -euo pipefail
@@ -108,14 +108,28 @@ with_clang() {
     -DKVILT_CUDA=OFF
 }
 
-with_sanitizers() {
-  # Older sanitizer runtimes do not find their way in the address layout of newer kernels.
+# Older sanitizer runtimes do not find their way in the address layout of newer kernels.
+with_plain_addresses() {
   if setarch "$(uname -m)" -R true 2>/dev/null; then test_runner=(setarch "$(uname -m)" -R); fi
+  "$@"
+  test_runner=()
+}
+
+with_sanitizers() {
   local options=(-DCMAKE_CXX_COMPILER=g++ -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=-O1 -g1" -DKVILT_CHECKED=ON
     -DKVILT_CUDA=OFF)
   stage "ASan + UBSan" asan "${options[@]}" -DKVILT_SANITIZE=address,undefined
   stage TSan tsan "${options[@]}" -DKVILT_SANITIZE=thread
-  test_runner=()
+}
+
+with_fuzzer() {
+  local nothing='extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'
+  if ! clang++ -x c++ - -fsanitize=fuzzer,address,undefined -o "$logs/fuzzer" <<<"$nothing" 2>"$logs/fuzzer.log"; then
+    skip "libFuzzer: clang's runtime for it is not here; the seeds were run"
+    return
+  fi
+  stage libFuzzer fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=-O1 -g1" \
+    -DKVILT_FUZZ=ON -DKVILT_BUILD_EXAMPLES=OFF -DKVILT_CUDA=OFF
 }
 
 protections() {
@@ -156,7 +170,8 @@ install_packages
 with_gcc
 if [[ ! $quick ]]; then
   with_clang
-  with_sanitizers
+  with_plain_addresses with_sanitizers
+  with_plain_addresses with_fuzzer
   protections
 fi
 close

@@ -152,6 +152,7 @@ TEST_CASE("dispatch: what the list has not is refused with the piece and all tha
   CHECK(why("contiguous:e4m3:window64+3") == "none that has what precedes it has the window 'window64+3'");
   CHECK(why("contiguous:e4m3:window64+4:sinks3") == "none that has what precedes it has the 16-bit sinks 'sinks3'");
   CHECK(why("contiguous:q4g32:fp16:window8+4:sinks4:tail32") == "a piece for its 16-bit format is missing");
+  CHECK(why("contiguous:q4") == "a piece for its window is missing");
   CHECK(why("contiguous:fp16", 72) == "none of this name has rows of 72 and 72 numbers");
   CHECK(why("contiguous:fp16", {64, 128}) == "none of this name has rows of 64 and 128 numbers");
   CHECK(why("PAGED16:q8") == "no policy has the layout 'PAGED16'");
@@ -186,6 +187,10 @@ TEST_CASE("dispatch: what is no name is refused with the piece that is none", "[
     for (const char* word : {"sinks", "tail"})
       CHECK_THAT(why("paged16:q8:" + std::string(word) + number),
                  support::containing(": the number in '" + std::string(word) + number + "' is none from 1"));
+  CHECK_THAT(why("paged16\n:q8"), support::containing("policy 'paged16?:q8': no policy has the layout 'paged16?';"));
+  CHECK_THAT(why(std::string("paged16\0:q8", 11)), support::containing("policy 'paged16?:q8': no policy has"));
+  CHECK_THAT(why(std::string(100, 'x') + ":q8"),
+             support::containing(": no policy has the layout '" + std::string(80, 'x') + "...';"));
   for (const char* number : {"0", "-1", "016", "2147483648", "16x", ""})
     CHECK_THAT(why("paged" + std::string(number) + ":q8"),
                support::containing(": no policy has the layout 'paged" + std::string(number) + "';"));

@@ -37,15 +37,10 @@ struct policy_match {
         k_(part_of<typename P::k_format>(dims.k)),
         v_(part_of<typename P::v_format>(dims.v)),
         rule_(rule_of(words)) {
-    const bool has[name_pieces] = {
-        has_layout(words[name_piece::layout]),
-        words[name_piece::k] == parts::k,
-        words[name_piece::v] == parts::v,
-        rule_.width() == words.window && (words.window == 0 || rule::sinks() == words.window_sinks),
-        P::exact_sinks == words.sinks,
-        P::tail == words.tail,
-        parts::exact == words.exact,
-        k_.dim() == dims.k && v_.dim() == dims.v};
+    const bool has[name_pieces] = {has_layout(words[name_piece::layout]), words[name_piece::k] == parts::k,
+                                   words[name_piece::v] == parts::v,      has_window(words),
+                                   P::exact_sinks == words.sinks,         P::tail == words.tail,
+                                   parts::exact == words.exact,           k_.dim() == dims.k && v_.dim() == dims.v};
     while (matched_ < name_pieces && has[matched_]) ++matched_;
   }
 
@@ -71,6 +66,10 @@ struct policy_match {
     } else {
       return word == parts::layout;
     }
+  }
+  constexpr bool has_window(const policy_words& words) const {
+    if (!rule::slides) return words.window == 0;
+    return words.window > 0 && rule_.width() == words.window && rule::sinks() == words.window_sinks;
   }
   static constexpr rule rule_of(const policy_words& words) {
     if constexpr (rule::slides)

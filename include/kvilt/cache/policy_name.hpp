@@ -105,8 +105,12 @@ constexpr idx number_in(std::string_view digits) {
 /// Says why `text` names no policy; does not return.
 using name_refusal = void (*)(std::string_view text, const std::string& why);
 
+/// A piece of a string that may hold anything, so that a message stays one readable line.
 inline std::string quoted(std::string_view piece) {
-  return "'" + std::string(piece) + "'";
+  constexpr std::size_t longest = 80;
+  std::string out = "'";
+  for (const char c : piece.substr(0, longest)) out += (c >= 0 && c < ' ') || c == 127 ? '?' : c;
+  return out + (piece.size() > longest ? "...'" : "'");
 }
 
 /// Takes a string apart.

@@ -1,0 +1,81 @@
+// Any file: the GGUF reader opens it, and everything it then says lies in the file; or it throws one line.
+#include "fuzz/fuzz.hpp"
+#include "gguf.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <vector>
+
+namespace {
+
+// Bytes as a file that is in memory alone.
+class memory_file {
+ public:
+  memory_file(const std::uint8_t* data, std::size_t size) : descriptor_(memfd_create("gguf", MFD_CLOEXEC)) {
+    if (descriptor_ < 0) fuzz::fail("memfd_create");
+    for (std::size_t done = 0; done < size;) {
+      const ssize_t n = write(descriptor_, data + done, size - done);
+      if (n <= 0) fuzz::fail("write");
+      done += std::size_t(n);
+    }
+  }
+  memory_file(const memory_file&) = delete;
+  memory_file& operator=(const memory_file&) = delete;
+  ~memory_file() { close(descriptor_); }
+  std::string path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
+
+ private:
+  int descriptor_;
+};
+
+volatile unsigned sink;
+
+template <class Read>
+void allows_errors(Read read) {
+  try {
+    read();
+  } catch (const example::model_error& error) {
+    const std::string message = error.what();
+    if (message.empty() || message.find('\n') != std::string::npos) fuzz::fail("not one line: " + message);
+  }
+}
+
+template <class T>
+void reads(const example::gguf_file& file, const char* key) {
+  allows_errors([&] { (void)file.optional<T>(key); });
+}
+template <class Text>
+void reads_text(const example::gguf_file& file, const char* key) {
+  allows_errors([&] {
+    if (const auto text = file.optional<Text>(key))
+      for (const char c : *text) sink = sink + unsigned(c);
+  });
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const memory_file memory(data, size);
+  allows_errors([&] {
+    const example::gguf_file file(memory.path());
+    for (const example::gguf_tensor& tensor : file.tensors()) {
+      for (const std::byte b : tensor.data) sink = sink + unsigned(b);
+      for (const char c : tensor.name) sink = sink + unsigned(c);
+      if (file.find_tensor(tensor.name) != &tensor) fuzz::fail("a tensor is not found by its name");
+      if (tensor.rows() == 0 || tensor.columns() == 0) fuzz::fail("a tensor of nothing");
+    }
+    for (const char* key : {"a", "b", "general.alignment", "general.architecture"}) {
+      reads<bool>(file, key), reads<int>(file, key), reads<float>(file, key);
+      reads_text<std::string>(file, key), reads_text<std::string_view>(file, key);
+      reads<std::vector<int>>(file, key), reads<std::vector<float>>(file, key);
+      allows_errors([&] {
+        if (const auto texts = file.optional<std::vector<std::string_view>>(key))
+          for (const std::string_view text : *texts)
+            for (const char c : text) sink = sink + unsigned(c);
+      });
+    }
+  });
+  return 0;
+}
