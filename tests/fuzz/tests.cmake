@@ -1,5 +1,5 @@
-# A fuzz test is <name>_fuzz.cpp and a folder of seeds. Ordinary builds run it over the seeds; with KVILT_FUZZ=ON it is a
-# libFuzzer program instead, which looks for more during KVILT_FUZZ_SECONDS and fails at what it finds.
+# A fuzz test is <name>_fuzz.cpp and a folder of seeds. Ordinary builds run it over the seeds; with KVILT_FUZZ=ON it is
+# a libFuzzer program instead, which looks for more during KVILT_FUZZ_SECONDS and fails at what it finds.
 function(add_fuzz_test name longest)
   set(seeds ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/${name})
   set(target fuzz_${name})
@@ -13,7 +13,8 @@ function(add_fuzz_test name longest)
     target_link_options(${target} PRIVATE -fsanitize=fuzzer,address,undefined)
     # What one call may take: 10 seconds, and 16 MiB at once, far more than any input is worth.
     add_test(NAME ${target} COMMAND ${target} -max_total_time=${KVILT_FUZZ_SECONDS} -max_len=${longest} -timeout=10
-                                    -malloc_limit_mb=16 -print_final_stats=1 -artifact_prefix=${CMAKE_CURRENT_BINARY_DIR}/${target}_ ${found} ${seeds})
+                                    -malloc_limit_mb=16 -print_final_stats=1
+                                    -artifact_prefix=${CMAKE_CURRENT_BINARY_DIR}/${target}_ ${found} ${seeds})
   else()
     target_sources(${target} PRIVATE fuzz/replay.cpp)
     add_test(NAME ${target} COMMAND ${target} ${seeds})
