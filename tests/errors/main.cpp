@@ -69,8 +69,11 @@ struct engine {
   }
 };
 
-// Programs that are told of errors in different ways share no type and no function of the library.
+// Programs of two versions or modes, or that are told of errors in different ways, share no type and no function.
 void has_a_namespace_of_its_own() {
+  constexpr char version[] = "v" TEXT(KVILT_VERSION_MAJOR) "_" TEXT(KVILT_VERSION_MINOR);
+  check(std::strncmp(TEXT(KVILT_ABI), version, sizeof(version) - 1) == 0, TEXT(KVILT_ABI));
+  check((std::strstr(TEXT(KVILT_ABI), "_checked") != nullptr) == bool(KVILT_IS_CHECKED), TEXT(KVILT_ABI));
 #if defined(__cpp_exceptions)
   check(std::strstr(TEXT(KVILT_ABI), "_trap") == nullptr, TEXT(KVILT_ABI));
 #else

@@ -65,6 +65,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       for (const char c : tensor.name) sink = sink + unsigned(c);
       if (file.find_tensor(tensor.name) != &tensor) fuzz::fail("a tensor is not found by its name");
       if (tensor.rows() == 0 || tensor.columns() == 0) fuzz::fail("a tensor of nothing");
+      const bool is_f32 = tensor.type_id == 0;
+      if (is_f32 && tensor.data.size() / 4 / tensor.rows() != tensor.columns()) fuzz::fail("a tensor of another size");
     }
     for (const char* key : {"a", "b", "general.alignment", "general.architecture"}) {
       reads<bool>(file, key), reads<int>(file, key), reads<float>(file, key);

@@ -1,4 +1,4 @@
-// Runs a fuzz test over the files of a folder: replay <folder>
+// Runs a fuzz test over the files of a folder: fuzz_<name> [folder], without one over its seeds.
 #include "fuzz/fuzz.hpp"
 
 #include <filesystem>
@@ -7,9 +7,8 @@
 #include <vector>
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
   int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(argv[1])) {
+  for (const auto& entry : std::filesystem::directory_iterator(argc > 1 ? argv[1] : SEEDS)) {
     std::ifstream in(entry.path(), std::ios::binary);
     const std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
     std::printf("%s\n", entry.path().filename().c_str());
