@@ -21,22 +21,22 @@ constexpr int prompt_tokens = 16, most_tokens = prompt_tokens + 64;
 struct setup {
   explicit setup(const std::string& path)
       : threads(int(std::thread::hardware_concurrency())),
-        model(std::make_shared<example::gguf_file>(path), threads),
         pool(threads),
         host(pool),
-        rope(example::rope_of(model)) {
+        model(std::make_shared<example::gguf_file>(path), host),
+        ropes(example::ropes_of(model.config())) {
     for (const example::policy_entry& entry : example::choose_policies({"fp16"}))
       if (entry.name == "fp16")
-        cache = entry.open(example::shape_for(model.config(), rope, host, most_tokens, most_tokens));
+        cache = entry.open(example::shape_for(model.config(), ropes, host, most_tokens, most_tokens));
     prompt.resize(prompt_tokens);
     std::iota(prompt.begin(), prompt.end(), 1000);
   }
 
   int threads;
-  example::llama_model model;
   kvilt::thread_pool pool;
   kvilt::host host;
-  kvilt::rope_table rope;
+  example::transformer model;
+  std::vector<kvilt::rope_table> ropes;
   std::unique_ptr<example::session> cache;
   std::vector<int> prompt;
 };

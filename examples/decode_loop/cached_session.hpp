@@ -4,11 +4,13 @@
 
 #include <kvilt/kvilt.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace example {
@@ -37,23 +39,37 @@ inline constexpr bool gives_pages_back =
 // How large a cache of this policy has to be for the session.
 template <class Policy>
 kvilt::cache_shape cache_shape_for(const Policy& policy, const session_shape& s) {
-  kvilt::cache_shape shape{
-      .layers = s.layers, .kv_heads = s.kv_heads, .sequences = 1, .tokens = s.tokens, .max_step = s.max_step};
+  const int layers = static_cast<int>(s.layers.size());
+  kvilt::cache_shape shape{.layers = layers, .kv_heads = s.kv_heads, .tokens = s.tokens, .max_step = s.max_step};
   if constexpr (gives_pages_back<Policy>) {
     const kvilt::budget whole = kvilt::plan_bytes(policy, shape);
-    const kvilt::idx pages = (whole.bytes_per_sequence - whole.exact_sequence_bytes) / s.layers / whole.body_page_bytes;
-    shape.max_length = 2 * s.tokens;  // decoding goes on after the evaluation
+    const kvilt::idx pages = (whole.bytes_per_sequence - whole.exact_sequence_bytes) / layers / whole.body_page_bytes;
+    shape.max_length = s.tokens;
     shape.tokens = pages * policy.layout.page_rows({});
   }
   return shape;
 }
 
+// The same view, its page tables elsewhere.
+template <kvilt::memory_space Space, class... Segments>
+auto with_table(const kvilt::view<Space, Segments...>& view, const kvilt::page_id* table, kvilt::idx width) {
+  std::tuple<Segments...> segments;
+  view.each([&]<class Segment>(Segment segment) {
+    if constexpr (kvilt::tabled_layout<typename Segment::layout_type>)
+      segment.layout = segment.layout.bind(table, width);
+    std::get<Segment>(segments) = segment;
+  });
+  return std::apply([&](const auto&... s) { return kvilt::make_view<Space>(view.kv_heads(), s...); }, segments);
+}
+
+// One sequence in one cache, whose layers all keep the same tokens.
 template <class Policy, class Attention>
 class cached_session final : public session {
  public:
-  cached_session(const session_shape& shape, const Policy& policy, const Attention& attention)
+  // `attention`: of each layer.
+  cached_session(const session_shape& shape, const Policy& policy, std::vector<Attention> attention)
       : shape_(shape),
-        attention_(attention),
+        attention_(std::move(attention)),
         cache_(cache_shape_for(policy, shape), kvilt::memory<kvilt::memory_space::host>::from(heap_), policy),
         workspace_(cache_.workspace_bytes(shape.exec, 1)),
         sequence_(cache_.open()) {
@@ -64,13 +80,15 @@ class cached_session final : public session {
   }
 
   void begin(int tokens, int step_tokens) override {
-    cache_.reserve(sequence_, tokens);
     items_.clear();
+    tables_.clear();
     kvilt::in_chunks(tokens, step_tokens, [&](kvilt::idx first, int count) {
       // NOTE: a step is plain data, so all but the last are ended before any layer has seen them.
       if (first > 0) cache_.commit(step_);
+      cache_.reserve(sequence_, count);
       step_ = cache_.begin(shape_.exec, std::span(&sequence_, 1), std::span(&count, 1), workspace_);
       items_.push_back(step_.items[0]);
+      if constexpr (gives_pages_back<Policy>) keep_table();
     });
   }
 
@@ -78,29 +96,22 @@ class cached_session final : public session {
     const auto view = cache_.view(layer);
     const kvilt::idx q_row = kvilt::idx(shape_.q_heads) * shape_.head_dim;
     const kvilt::idx kv_row = kvilt::idx(shape_.kv_heads) * shape_.head_dim;
-    const auto q_rows = [&](float* from) { return kvilt::packed_rows(from, shape_.q_heads, shape_.head_dim); };
-    const auto kv_rows = [&](const float* from) { return kvilt::packed_rows(from, shape_.kv_heads, shape_.head_dim); };
-    kvilt::step step = step_;
-    for (const kvilt::step_item& item : items_) {
-      step.items = &item;
-      step.q_rows = step.kv_rows = item.new_tokens;
-      kvilt::append(exec, view, step, q_rows(q), kv_rows(k), kv_rows(v), shape_.turn);
-      attention_(exec, view, step, q_rows(q), q_rows(out));
-      q += item.new_tokens * q_row, out += item.new_tokens * q_row;
-      k += item.new_tokens * kv_row, v += item.new_tokens * kv_row;
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      if constexpr (gives_pages_back<Policy>)
+        run(exec, with_table(view, tables_.data() + i * table_width(), kvilt::idx(table_width())), layer, items_[i], q,
+            k, v, out);
+      else
+        run(exec, view, layer, items_[i], q, k, v, out);
+      q += items_[i].new_tokens * q_row, out += items_[i].new_tokens * q_row;
+      k += items_[i].new_tokens * kv_row, v += items_[i].new_tokens * kv_row;
     }
   }
 
   void commit() override { cache_.commit(step_); }
+  void cancel() override { cache_.cancel(); }
 
   kvilt::idx length() const override { return cache_.length(sequence_); }
   int max_step() const override { return shape_.max_step; }
-  bool replays() const override { return !gives_pages_back<Policy>; }
-
-  void make_room(int tokens) override {
-    if constexpr (!Policy::retention_type::slides)
-      cache_.truncate(sequence_, std::min(length(), std::max<kvilt::idx>(shape_.tokens - tokens, 0)));
-  }
 
   void restart() override {
     cache_.close(sequence_);
@@ -110,14 +121,45 @@ class cached_session final : public session {
   kvilt::idx cache_bytes() const override { return heap_.asked() - cache_.bytes().table_bytes; }
 
  private:
+  std::size_t table_width() const { return std::size_t(cache_.bytes().table_width); }
+
+  // Pages that a window gives back serve later steps while other layers still need them for earlier ones: each step
+  // keeps the page table that it was planned with. A page lies elsewhere in each layer, so nothing is overwritten.
+  void keep_table() {
+    cache_.view(0).each([&](const auto& segment) {
+      if constexpr (kvilt::tabled_layout<decltype(segment.layout)>) {
+        if (tables_.size() == items_.size() * table_width()) return;  // by a segment before
+        for (std::size_t page = 0; page < table_width(); ++page)
+          tables_.push_back(page_of(segment.layout, kvilt::idx(page)));
+      }
+    });
+  }
+  template <class Layout>
+  kvilt::page_id page_of(const Layout& layout, kvilt::idx page) const {
+    return kvilt::page_id(layout.locate(sequence_.slot, 0, page * layout.page_rows({})).page);
+  }
+
+  template <class View>
+  void run(const kvilt::host& exec, const View& view, int layer, const kvilt::step_item& item, float* q, const float* k,
+           const float* v, float* out) {
+    const auto q_rows = [&](float* from) { return kvilt::packed_rows(from, shape_.q_heads, shape_.head_dim); };
+    const auto kv_rows = [&](const float* from) { return kvilt::packed_rows(from, shape_.kv_heads, shape_.head_dim); };
+    kvilt::step step = step_;
+    step.items = &item;
+    step.q_rows = step.kv_rows = item.new_tokens;
+    kvilt::append(exec, view, step, q_rows(q), kv_rows(k), kv_rows(v), shape_.layers[std::size_t(layer)].turn);
+    attention_[std::size_t(layer)](exec, view, step, q_rows(q), q_rows(out));
+  }
+
   session_shape shape_;
-  Attention attention_;
+  std::vector<Attention> attention_;
   counting_heap heap_;
   kvilt::cache<Policy> cache_;
   std::vector<unsigned char> workspace_;
   kvilt::sequence sequence_;
   kvilt::step step_;                     // the newest planned
   std::vector<kvilt::step_item> items_;  // of every planned step
+  std::vector<kvilt::page_id> tables_;   // of each, where windows give pages back: [steps][table width]
 };
 
 }  // namespace example

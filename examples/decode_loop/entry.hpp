@@ -1,14 +1,19 @@
 #pragma once
 
 #include "cached_session.hpp"
+#include "layered_session.hpp"
 #include "policies.hpp"
 
 #include <kvilt/kvilt.hpp>
 
+#include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace example {
 
@@ -33,25 +38,56 @@ policy_columns columns_of(const Policy& p) {
           Policy::exact_sinks, Policy::tail};
 }
 
-// An entry whose attention may depend on the model's RoPE: `attention_for(const kvilt::rope&)`.
+// Calls use(policy, shape, layers) for the layers of each window: with the policy that they keep their tokens by.
+template <class Policy, class Use>
+void for_each_window(const Policy& policy, const session_shape& shape, Use&& use) {
+  const std::vector<layers_of_window> groups = split_by_window(shape);
+  const bool any_global = std::ranges::find(groups, 0, &layers_of_window::window) != groups.end();
+  for (const layers_of_window& group : groups)
+    with_layers_policy(policy, {group.window, any_global}, shape.tokens,
+                       [&](const auto& kept, std::int64_t) { use(kept, only(shape, group), group.layers); });
+}
+
+template <class Policy>
+session_plan plan_session(const Policy& policy, const session_shape& shape) {
+  session_plan plan;
+  for_each_window(policy, shape, [&](const auto& kept, const session_shape& part, const std::vector<int>&) {
+    const kvilt::budget bytes = kvilt::plan_bytes(kept, cache_shape_for(kept, part));
+    plan.bytes_per_token += bytes.bytes_per_token;
+    plan.kv_bytes += bytes.kv_bytes;
+  });
+  return plan;
+}
+
+template <class Attention, class Policy, class AttentionFor>
+std::unique_ptr<session> open_session(const Policy& policy, const session_shape& shape, AttentionFor attention_for) {
+  std::vector<layered_session::part> parts;
+  for_each_window(policy, shape,
+                  [&]<class Kept>(const Kept& kept, const session_shape& part, const std::vector<int>& layers) {
+                    std::vector<Attention> attention;
+                    for (const layer_attention& layer : part.layers)
+                      attention.push_back(attention_for(layer.turn, part.scale));
+                    parts.push_back({layers, std::make_unique<cached_session<Kept, Attention>>(part, kept, attention)});
+                  });
+  if (parts.size() == 1) return std::move(parts.front().cache);
+  return std::make_unique<layered_session>(std::move(parts));
+}
+
+// An entry whose attention may depend on the layer's RoPE: `attention_for(const kvilt::rope&, float scale)`.
 template <class Policy, class AttentionFor>
 policy_entry entry_with(std::string name, Policy (*make)(int head_dim), AttentionFor attention_for) {
-  using attention_type = std::invoke_result_t<AttentionFor, const kvilt::rope&>;
+  using attention_type = std::invoke_result_t<AttentionFor, const kvilt::rope&, float>;
   return {
       .name = name,
       .columns = columns_of(make(64)),
-      .plan =
-          [make](const session_shape& s) {
-            const Policy policy = make(s.head_dim);
-            return kvilt::plan_bytes(policy, cache_shape_for(policy, s));
-          },
+      .plan = [make](const session_shape& s) { return plan_session(make(s.head_dim), s); },
       .open = [name, make, attention_for](const session_shape& s) -> std::unique_ptr<session> {
         const Policy policy = make(s.head_dim);
         if (policy.k.dim() != s.head_dim || policy.v.dim() != s.head_dim)
           throw std::invalid_argument("policy " + name + " has rows of " + std::to_string(policy.k.dim()) + " and " +
                                       std::to_string(policy.v.dim()) + " numbers; the model's heads have " +
                                       std::to_string(s.head_dim));
-        return std::make_unique<cached_session<Policy, attention_type>>(s, policy, attention_for(s.turn));
+        return open_session<attention_type>(policy, s, attention_for);
       },
       .plan_layers = [make](const layer_group& layers, std::int64_t tokens,
                             int sequences) { return plan_layers(make, layers, tokens, sequences); },
@@ -64,15 +100,15 @@ policy_entry entry(
     std::string name, Variant variant = {},
     Policy (*make)(int head_dim) = [](int head_dim) { return Policy(head_dim); }) {
   return entry_with(std::move(name), make,
-                    [variant](const kvilt::rope&) { return kvilt::attention<Variant>(variant); });
+                    [variant](const kvilt::rope&, float scale) { return kvilt::attention<Variant>(variant, scale); });
 }
 
 // A window whose tokens count their positions in the cache, as StreamingLLM does.
 template <class Policy>
 policy_entry streaming_entry(std::string name) {
   constexpr auto make = [](int head_dim) { return Policy(head_dim); };
-  return entry_with<Policy>(std::move(name), make, [](const kvilt::rope& turn) {
-    return kvilt::attention<kvilt::causal, kvilt::cache_positions>(kvilt::causal{}, 0, {turn});
+  return entry_with<Policy>(std::move(name), make, [](const kvilt::rope& turn, float scale) {
+    return kvilt::attention<kvilt::causal, kvilt::cache_positions>(kvilt::causal{}, scale, {turn});
   });
 }
 

@@ -13,36 +13,33 @@ std::size_t elements(std::size_t a, int b) {
 
 }  // namespace
 
-evaluation::evaluation(llama_model& model, const kvilt::host& exec, std::vector<std::unique_ptr<session>> caches)
-    : model_(model), exec_(exec), caches_(std::move(caches)), sheets_(caches_.size()) {
-  const bool all_replay = std::ranges::all_of(caches_, [](const auto& c) { return c->replays(); });
-  block_ = all_replay ? 128 : 1;
-}
+evaluation::evaluation(transformer& model, const kvilt::host& exec, std::vector<std::unique_ptr<session>> caches)
+    : model_(model), exec_(exec), caches_(std::move(caches)), sheets_(caches_.size()) {}
 
 long evaluation::ticks(long tokens) const {
-  return (tokens + block_ - 1) / block_ * model_.config().layers;
+  return (tokens - 1 + block - 1) / block * static_cast<long>(model_.config().layers.size());
 }
 
 void evaluation::read(std::span<const int> tokens, const std::function<void()>& tick) {
   for (const auto& cache : caches_) cache->restart();
-  const int size = static_cast<int>(tokens.size());
-  for (int first = 0; first < size; first += block_) {
-    const int count = std::min(block_, size - first);
+  const int size = static_cast<int>(tokens.size()) - 1;
+  for (int first = 0; first < size; first += block) {
+    const int count = std::min(block, size - first);
     pass(tokens.subspan(std::size_t(first), std::size_t(count)), tick);
     score(tokens, first, count);
   }
 }
 
-void evaluation::pass(std::span<const int> block, const std::function<void()>& tick) {
-  const llama_config& c = model_.config();
-  const int count = static_cast<int>(block.size());
+void evaluation::pass(std::span<const int> part, const std::function<void()>& tick) {
+  const model_config& c = model_.config();
+  const int count = static_cast<int>(part.size());
   repeated_.clear();
   for (const auto& cache : caches_) {
-    repeated_.insert(repeated_.end(), block.begin(), block.end());
+    repeated_.insert(repeated_.end(), part.begin(), part.end());
     cache->begin(count, 1);
   }
-  const std::size_t q_share = elements(block.size(), c.q_heads * c.head_dim);
-  const std::size_t kv_share = elements(block.size(), c.kv_heads * c.head_dim);
+  const std::size_t q_share = elements(part.size(), c.q_heads * c.head_dim);
+  const std::size_t kv_share = elements(part.size(), c.kv_heads * c.head_dim);
   const auto attention = [&](int layer, int, float* q, float* k, const float* v, float* out) {
     exec_.for_each(kvilt::idx(caches_.size()), [&](kvilt::idx i, int) {
       const auto nth = std::size_t(i);
@@ -56,9 +53,9 @@ void evaluation::pass(std::span<const int> block, const std::function<void()>& t
 }
 
 void evaluation::score(std::span<const int> tokens, int first, int count) {
-  const llama_config& c = model_.config();
+  const model_config& c = model_.config();
   const int begin = std::max(first, first_scored);
-  const int rows = std::min(first + count, static_cast<int>(tokens.size()) - 1) - begin;
+  const int rows = first + count - begin;
   if (rows <= 0) return;
   for (auto* buffer : {&reference_logits_, &probabilities_, &logits_})
     buffer->resize(elements(std::size_t(rows), c.vocab));

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "llama.hpp"
 #include "metrics.hpp"
 #include "session.hpp"
+#include "transformer.hpp"
 
 #include <functional>
 #include <memory>
@@ -21,9 +21,10 @@ class evaluation {
   // Predictions from here on are scored: beyond every policy's 16-bit sinks and tail.
   static constexpr int first_scored = 128;
 
-  evaluation(llama_model& model, const kvilt::host& exec, std::vector<std::unique_ptr<session>> caches);
+  evaluation(transformer& model, const kvilt::host& exec, std::vector<std::unique_ptr<session>> caches);
 
-  // Reads and scores one text, from empty caches. Calls `tick` once for each layer of each block.
+  // Reads and scores one text, from empty caches: all of it but the last token, which is only predicted. Calls `tick`
+  // once for each layer of each block.
   void read(std::span<const int> tokens, const std::function<void()>& tick);
 
   // How often a text of this many tokens ticks.
@@ -33,15 +34,16 @@ class evaluation {
   session& cache(std::size_t i) { return *caches_[i]; }
 
  private:
-  void pass(std::span<const int> block, const std::function<void()>& tick);
+  static constexpr int block = 128;  // tokens
+
+  void pass(std::span<const int> part, const std::function<void()>& tick);
   void score(std::span<const int> tokens, int first, int count);
   void describe_reference(int rows);
 
-  llama_model& model_;
+  transformer& model_;
   kvilt::host exec_;
   std::vector<std::unique_ptr<session>> caches_;
   std::vector<score_sheet> sheets_;
-  int block_;  // tokens
 
   std::vector<int> repeated_;                // [caches][block]
   std::vector<float> hidden_;                // [caches][block][hidden]

@@ -33,7 +33,7 @@ constexpr int prompt_step = 64;  // tokens of the prompt that a step appends
 constexpr int usage_error = 2;
 
 void add_options(CLI::App& app, options& o) {
-  app.add_option("--model", o.model, "GGUF file of a llama-architecture model")->type_name("FILE");
+  app.add_option("--model", o.model, "GGUF file of architecture llama or gemma3")->type_name("FILE");
   app.add_option("--prompt", o.prompt, "What the model is asked first")->capture_default_str();
   app.add_option("--tokens", o.tokens, "Most tokens of the answer")
       ->check(CLI::Range(0, 1 << 20))
@@ -77,7 +77,8 @@ std::ofstream open_output(const std::string& path) {
 }
 
 void check_options(const options& o) {
-  if (o.model.empty()) throw std::invalid_argument("--model FILE is needed: a GGUF file of architecture llama");
+  if (o.model.empty())
+    throw std::invalid_argument("--model FILE is needed: a GGUF file of architecture llama or gemma3");
   if (o.generate_only) return;
   if (o.text.empty()) throw std::invalid_argument("--text FILE is needed, or --generate-only");
   if (!o.plot.empty()) check_plot(o.plot);
@@ -109,10 +110,10 @@ class decode_loop {
         policies_(choose_policies(o.policies)),
         file_(std::make_shared<const gguf_file>(o.model)),
         words_(*file_),
-        model_(file_, o.threads),
         pool_(o.threads),
         exec_(pool_),
-        rope_(rope_of(model_)) {}
+        model_(file_, exec_),
+        ropes_(ropes_of(model_.config())) {}
 
   void run() {
     // NOTE: what can be wrong with the files is said before the work begins.
@@ -139,10 +140,18 @@ class decode_loop {
 
  private:
   void introduce() const {
-    const llama_config& c = model_.config();
-    std::cout << options_.model << ": " << c.layers << " layers, " << c.q_heads << " query and " << c.kv_heads
-              << " KV heads of " << c.head_dim << ", weights " << (model_.weights_are_fp32() ? "in fp32" : "as stored")
-              << ", " << options_.threads << (options_.threads == 1 ? " thread\n" : " threads\n");
+    const model_config& c = model_.config();
+    std::cout << options_.model << ": " << c.layers.size() << " layers" << windows_of(c) << ", " << c.q_heads
+              << " query and " << c.kv_heads << (c.kv_heads == 1 ? " KV head of " : " KV heads of ") << c.head_dim
+              << ", weights " << (model_.weights_are_fp32() ? "in fp32" : "as stored") << ", " << options_.threads
+              << (options_.threads == 1 ? " thread\n" : " threads\n");
+  }
+
+  static std::string windows_of(const model_config& c) {
+    const auto local = std::ranges::count_if(c.layers, [](const layer_config& l) { return l.window > 0; });
+    if (local == 0) return "";
+    const int window = std::ranges::max(c.layers, {}, &layer_config::window).window;
+    return " (" + std::to_string(local) + " see the last " + std::to_string(window) + " tokens)";
   }
 
   void answer_prompt() {
@@ -155,7 +164,7 @@ class decode_loop {
                                   std::to_string(options_.tokens) + "; the model's context is " +
                                   std::to_string(model_.config().context));
     const policy_entry policy = options_.policies.empty() ? choose_policies({default_answer_policy})[0] : policies_[0];
-    const auto cache = policy.open(shape_for(model_.config(), rope_, exec_, room, prompt_step));
+    const auto cache = policy.open(shape_for(model_.config(), ropes_, exec_, room, prompt_step));
     std::cout << "\n> " << options_.prompt << "\n\n";
     decoder decode(model_, *cache, exec_);
     const generation_speed speed = answer(decode, words_, prompt, options_.tokens, std::cout);
@@ -175,7 +184,7 @@ class decode_loop {
     if (!asked_for) policies_.push_back(reference);
     std::stable_partition(policies_.begin(), policies_.end(), is_reference);
 
-    const session_shape shape = shape_for(model_.config(), rope_, exec_, options_.positions, 1);
+    const session_shape shape = shape_for(model_.config(), ropes_, exec_, options_.positions, 1);
     std::vector<std::unique_ptr<session>> caches;
     for (const policy_entry& p : policies_) caches.push_back(p.open(shape));
     evaluation run(model_, exec_, std::move(caches));
@@ -199,10 +208,10 @@ class decode_loop {
   std::vector<policy_entry> policies_;
   std::shared_ptr<const gguf_file> file_;
   tokenizer words_;
-  llama_model model_;
   kvilt::thread_pool pool_;
   kvilt::host exec_;
-  kvilt::rope_table rope_;
+  transformer model_;
+  std::vector<kvilt::rope_table> ropes_;
 };
 
 int run(int argc, char** argv) {

@@ -3,7 +3,7 @@
 #include "../planner/layer_plan.hpp"
 #include "session.hpp"
 
-#include <kvilt/cache/budget.hpp>
+#include <kvilt/core/types.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -24,11 +24,17 @@ struct policy_columns {
   int tail16 = 0;
 };
 
-// A policy under a name, its type erased.
+// What the caches of a session take.
+struct session_plan {
+  double bytes_per_token = 0;  // while every layer keeps it
+  kvilt::idx kv_bytes = 0;     // K and V, page tables aside
+};
+
+// A policy under a name, its type erased. Layers that see only the last tokens keep no more than those.
 struct policy_entry {
   std::string name;
   policy_columns columns;
-  std::function<kvilt::budget(const session_shape&)> plan;
+  std::function<session_plan(const session_shape&)> plan;
   std::function<std::unique_ptr<session>(const session_shape&)> open;
   std::function<layer_plan(const layer_group&, std::int64_t tokens, int sequences)> plan_layers;
   bool by_default = true;

@@ -15,7 +15,7 @@ namespace example {
 struct report_row {
   std::string policy;
   policy_columns columns;
-  double bytes_per_token = 0;  // planned, of one more token
+  double bytes_per_token = 0;  // planned, while every layer keeps the token
   kvilt::idx cache_bytes = 0;  // allocated
   kvilt::idx positions = 0;    // that the cache was allocated for
   quality measured;

@@ -1,45 +1,56 @@
 #pragma once
 
-#include "llama.hpp"
+#include "transformer.hpp"
 
 #include <kvilt/core/executor.hpp>
 #include <kvilt/core/types.hpp>
 #include <kvilt/position/rope.hpp>
 
+#include <vector>
+
 namespace example {
 
-// What a cache is made for: one sequence of a model.
+// What attention of one layer is told apart by.
+struct layer_attention {
+  int window = 0;    // tokens that a query sees, its own included; 0: all
+  kvilt::rope turn;  // of Q and K; its table outlives the session
+};
+
+// What a cache is made for: one sequence of a model, or of some of its layers.
 struct session_shape {
-  int layers = 0;
+  std::vector<layer_attention> layers;
   int q_heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
+  float scale = 0;        // of Q K^T
   kvilt::idx tokens = 0;  // room for this many; a window keeps what its rule says
   int max_step = 1;       // most tokens of one step
-  kvilt::rope turn;       // of Q and K; its table outlives the session
   kvilt::host exec;       // the host with the most workers that the session will run on
 };
 
-inline session_shape shape_for(const llama_config& model, const kvilt::rope& turn, const kvilt::host& exec,
-                               kvilt::idx tokens, int max_step) {
-  return {model.layers, model.q_heads, model.kv_heads, model.head_dim, tokens, max_step, turn, exec};
+// RoPE of each layer of a model.
+inline std::vector<kvilt::rope_table> ropes_of(const model_config& model) {
+  std::vector<kvilt::rope_table> ropes;
+  for (const layer_config& layer : model.layers)
+    ropes.emplace_back(model.rope_dims, layer.rope_base, model.rope_pairs, layer.rope_factors);
+  return ropes;
 }
 
-// RoPE as GGUF files of architecture llama want it.
-inline kvilt::rope_table rope_of(const llama_model& model) {
-  const llama_config& c = model.config();
-  return kvilt::rope_table(c.rope_dims, c.rope_base, kvilt::rope_pairs::interleaved, model.rope_factors());
+inline session_shape shape_for(const model_config& model, const std::vector<kvilt::rope_table>& ropes,
+                               const kvilt::host& exec, kvilt::idx tokens, int max_step) {
+  session_shape shape{{}, model.q_heads, model.kv_heads, model.head_dim, model.attention_scale, tokens, max_step, exec};
+  for (std::size_t i = 0; i < ropes.size(); ++i) shape.layers.push_back({model.layers[i].window, ropes[i]});
+  return shape;
 }
 
 // One sequence in a cache of some policy, with the policy's type erased: what decoding and evaluation are written for.
 //
-// `begin` plans steps, `attend` runs them on one layer after the other, `commit` ends them.
+// `begin` plans steps, `attend` runs them on one layer after the other, `commit` or `cancel` ends them.
 class session {
  public:
   virtual ~session() = default;
 
-  // Plans `tokens` more as steps of `step_tokens` each, the last one perhaps shorter. More than one step needs
-  // `replays()`.
+  // Plans `tokens` more as steps of `step_tokens` each, the last one perhaps shorter.
   virtual void begin(int tokens, int step_tokens) = 0;
 
   // Runs the planned steps on one layer, in order, as if every other layer had done the same: append, then attention.
@@ -48,15 +59,11 @@ class session {
 
   virtual void commit() = 0;
 
+  // Ends a single planned step as if it had not been.
+  virtual void cancel() = 0;
+
   virtual kvilt::idx length() const = 0;
   virtual int max_step() const = 0;
-
-  // Whether layers may run several steps each, one layer after the other. Not where a window gives pages back: they
-  // serve later tokens while other layers still need the earlier ones.
-  virtual bool replays() const = 0;
-
-  // Takes the newest tokens back where the cache has no room for `tokens` more.
-  virtual void make_room(int tokens) = 0;
 
   // Forgets everything.
   virtual void restart() = 0;

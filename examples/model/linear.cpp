@@ -1,5 +1,7 @@
 #include "linear.hpp"
 
+#include "ranges.hpp"
+
 #include <cblas.h>
 
 #include <algorithm>
@@ -66,7 +68,7 @@ int ceil_div(int a, int b) {
 
 }  // namespace
 
-weight_matrix::weight_matrix(const gguf_tensor& tensor, bool decode_now, worker_pool& workers)
+weight_matrix::weight_matrix(const gguf_tensor& tensor, bool decode_now, const kvilt::host& exec)
     : type_(require_supported(tensor)),
       encoded_(tensor.data.data()),
       row_bytes_(tensor.data.size() / tensor.rows()),
@@ -79,7 +81,7 @@ weight_matrix::weight_matrix(const gguf_tensor& tensor, bool decode_now, worker_
     const auto row_size = static_cast<std::size_t>(columns_);
     storage_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows_) * row_size);
     values_ = storage_.get();
-    workers.run_ranges(rows_, 64, [&](int begin, int end) {
+    run_ranges(exec, rows_, 64, [&](int begin, int end) {
       for (int row = begin; row < end; ++row) copy_row(row, storage_.get() + static_cast<std::size_t>(row) * row_size);
     });
   }
@@ -100,7 +102,7 @@ const float* weight_matrix::block(int first_row, int count) const {
   return decoded_block.data();
 }
 
-void multiply(worker_pool& workers, std::span<const product> products, const float* in, int tokens) {
+void multiply(const kvilt::host& exec, std::span<const product> products, const float* in, int tokens) {
   const tile_shape tile = tiles_for(tokens);
   const int token_tiles = ceil_div(tokens, tile.tokens);
 
@@ -111,7 +113,8 @@ void multiply(worker_pool& workers, std::span<const product> products, const flo
   int tasks = 0;
   for (const product& p : products) tasks += tasks_of(*p.weights);
 
-  workers.run(tasks, [&](int task) {
+  exec.for_each(tasks, [&](kvilt::idx item, int) {
+    int task = static_cast<int>(item);
     const product* p = products.data();
     for (; task >= tasks_of(*p->weights); ++p) task -= tasks_of(*p->weights);
     const weight_matrix& weights = *p->weights;

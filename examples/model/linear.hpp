@@ -2,7 +2,8 @@
 
 #include "gguf.hpp"
 #include "tensor_types.hpp"
-#include "worker_pool.hpp"
+
+#include <kvilt/core/executor.hpp>
 
 #include <cstddef>
 #include <memory>
@@ -17,7 +18,7 @@ namespace example {
 class weight_matrix {
  public:
   weight_matrix() = default;
-  weight_matrix(const gguf_tensor& tensor, bool decode_now, worker_pool& workers);
+  weight_matrix(const gguf_tensor& tensor, bool decode_now, const kvilt::host& exec);
 
   int rows() const { return rows_; }
   int columns() const { return columns_; }
@@ -47,7 +48,7 @@ struct product {
 };
 
 // out = in x transposed weights, for several matrices of the same input, in [tokens][columns], at once.
-void multiply(worker_pool& workers, std::span<const product> products, const float* in, int tokens);
+void multiply(const kvilt::host& exec, std::span<const product> products, const float* in, int tokens);
 
 // The values of a vector of `size` elements.
 std::vector<float> read_vector(const gguf_tensor& tensor, int size);

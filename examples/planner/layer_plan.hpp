@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 namespace example {
 
@@ -17,7 +18,8 @@ struct layer_group {
   int kv_heads;
   int k_dim;
   int v_dim;
-  int window;  // tokens that a query of these layers sees; 0: all
+  int window;                  // tokens that a query of these layers sees; 0: all
+  bool beside_global = false;  // other layers of the model see all
 };
 
 // What such layers take under a policy.
@@ -29,10 +31,42 @@ struct layer_plan {
 };
 
 // The policy that keeps only the last tokens, in the formats, layout and tail of another: for layers that see no more.
-// 16-bit sinks go, since such layers do not see them; those of a policy that itself slides stay.
+// Sinks go, since such layers do not see them. Formats of whole tiles cannot slide: 16 bit stands in for them.
 template <class Policy>
-using sliding = kvilt::policy<typename Policy::layout_type, typename Policy::k_format, typename Policy::v_format,
-                              kvilt::window<kvilt::dynamic, Policy::retention_type::sinks()>, 0, Policy::tail>;
+struct sliding {
+  static constexpr bool tiles = Policy::tile > 1;
+  using retention = kvilt::window<>;
+  using type = std::conditional_t<
+      tiles, kvilt::policy<typename Policy::layout_type, typename Policy::exact_k, typename Policy::exact_v, retention>,
+      kvilt::policy<typename Policy::layout_type, typename Policy::k_format, typename Policy::v_format, retention, 0,
+                    Policy::tail>>;
+
+  static type of(const Policy& p, int window) {
+    if constexpr (tiles)
+      return type(p.k_exact(), p.v_exact(), retention(window), p.layout);
+    else
+      return type(p.k, p.v, retention(window), p.layout);
+  }
+};
+
+// What layers see of a text: its last `window` tokens, all where that is 0. `beside_global`: other layers of the model
+// see all.
+struct layer_reach {
+  int window = 0;
+  bool beside_global = false;
+};
+
+// Calls use(policy, window) with what layers of a reach keep: those that see all by the policy itself, others just what
+// they see. A policy's own window is meant for layers that see all; where there are none, the shorter one counts. A
+// window wider than `tokens` is given no more room than they fill.
+template <class Policy, class Use>
+auto with_layers_policy(const Policy& policy, layer_reach reach, std::int64_t tokens, Use&& use) {
+  std::int64_t own = 0;
+  if constexpr (Policy::retention_type::slides) own = policy.retention.width();
+  if (reach.window == 0 || (own > 0 && own <= reach.window && !reach.beside_global)) return use(policy, own);
+  return use(sliding<Policy>::of(policy, static_cast<int>(std::min<std::int64_t>(reach.window, tokens))),
+             std::int64_t{reach.window});
+}
 
 template <class Policy>
 layer_plan plan_cache(const Policy& policy, kvilt::cache_shape shape, int sequences) {
@@ -56,17 +90,12 @@ layer_plan plan_layers(Policy (*make)(int head_dim), const layer_group& layers, 
   policy.v = make(layers.v_dim).v;
   const kvilt::cache_shape shape{
       .layers = layers.layers, .kv_heads = layers.kv_heads, .tokens = tokens, .max_length = tokens};
-  std::int64_t window = layers.window;
-  if constexpr (Policy::retention_type::slides) {
-    const std::int64_t width = policy.retention.width();
-    window = window == 0 ? width : std::min(window, width);
-  }
-  if (window == 0) return plan_cache(policy, shape, sequences);
-  // A window wider than the sequences are long is given no more room than they fill.
-  const decltype(sliding<Policy>::retention) kept(static_cast<int>(std::min(window, tokens)));
-  layer_plan plan = plan_cache(sliding<Policy>(policy.k, policy.v, kept, policy.layout), shape, sequences);
-  plan.window = window;
-  return plan;
+  return with_layers_policy(policy, {layers.window, layers.beside_global}, tokens,
+                            [&](const auto& kept, std::int64_t window) {
+                              layer_plan plan = plan_cache(kept, shape, sequences);
+                              plan.window = window;
+                              return plan;
+                            });
 }
 
 }  // namespace example

@@ -44,6 +44,7 @@ std::vector<layer_group> split(const layer_group& all, int period) {
   global.layers = all.window == 0 ? all.layers : period == 0 ? 0 : all.layers / period;
   local.layers = all.layers - global.layers;
   global.window = 0;
+  local.beside_global = global.layers > 0;
   std::vector<layer_group> groups;
   for (const layer_group& group : {global, local}) {
     if (group.layers > 0) groups.push_back(group);

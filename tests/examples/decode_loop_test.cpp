@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <span>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -34,8 +35,8 @@ class tiny_model {
   explicit tiny_model(const support::tiny_gguf_options& options = {}) : path_(support::temporary_path("decode.gguf")) {
     support::write_tiny_gguf(path_, options);
     file_ = std::make_shared<const example::gguf_file>(path_);
-    model_ = std::make_unique<example::llama_model>(file_);
-    rope_ = std::make_unique<kvilt::rope_table>(example::rope_of(*model_));
+    model_ = std::make_unique<example::transformer>(file_);
+    ropes_ = example::ropes_of(model_->config());
   }
   tiny_model(const tiny_model&) = delete;
   tiny_model& operator=(const tiny_model&) = delete;
@@ -43,13 +44,13 @@ class tiny_model {
 
   const std::string& path() const { return path_; }
   const example::gguf_file& file() const { return *file_; }
-  example::llama_model& model() { return *model_; }
+  example::transformer& model() { return *model_; }
 
   std::unique_ptr<session> open(const policy_entry& policy, int tokens, int max_step = 1) const {
     return policy.open(shape(tokens, max_step));
   }
   example::session_shape shape(int tokens, int max_step = 1) const {
-    return example::shape_for(model_->config(), *rope_, kvilt::host(), tokens, max_step);
+    return example::shape_for(model_->config(), ropes_, kvilt::host(), tokens, max_step);
   }
 
   std::vector<int> some_tokens(int count) const {
@@ -65,9 +66,21 @@ class tiny_model {
  private:
   std::string path_;
   std::shared_ptr<const example::gguf_file> file_;
-  std::unique_ptr<example::llama_model> model_;
-  std::unique_ptr<kvilt::rope_table> rope_;
+  std::unique_ptr<example::transformer> model_;
+  std::vector<kvilt::rope_table> ropes_;
 };
+
+// Two layers of three see the last 40 tokens.
+support::tiny_gguf_options mixed_layers() {
+  support::tiny_gguf_options options;
+  options.architecture = "gemma3";
+  options.layers = 6;
+  options.kv_heads = 1;
+  options.window = 40;
+  options.head_dim = 32;
+  options.global_period = 3;
+  return options;
+}
 
 policy_entry named(const std::string& name) {
   return example::choose_policies({name}).front();
@@ -94,6 +107,53 @@ plain_score score(const std::vector<float>& reference, const std::vector<float>&
   for (std::size_t i = 0; i < p.size(); ++i) s.divergence += std::exp(p[i]) * (p[i] - q[i]);
   return s;
 }
+
+// Attention over everything that a layer has been given, by its definition.
+class brute_force {
+ public:
+  explicit brute_force(const example::session_shape& shape)
+      : s_(shape), keys_(shape.layers.size()), values_(shape.layers.size()) {}
+
+  void operator()(int layer, int tokens, float* q, float* k, const float* v, float* out) {
+    const auto dim = static_cast<std::size_t>(s_.head_dim), heads = static_cast<std::size_t>(s_.kv_heads);
+    const example::layer_attention& kind = s_.layers[static_cast<std::size_t>(layer)];
+    std::vector<float>& keys = keys_[static_cast<std::size_t>(layer)];
+    std::vector<float>& values = values_[static_cast<std::size_t>(layer)];
+    for (int t = 0; t < tokens; ++t) {
+      const std::size_t position = keys.size() / (heads * dim);
+      for (std::size_t h = 0; h < heads; ++h, k += dim, v += dim) {
+        kind.turn.apply(k, static_cast<kvilt::idx>(position));
+        keys.insert(keys.end(), k, k + dim);
+        values.insert(values.end(), v, v + dim);
+      }
+      const std::size_t window = kind.window > 0 ? static_cast<std::size_t>(kind.window) : position + 1;
+      const std::size_t oldest = position + 1 - std::min(window, position + 1);
+      for (int h = 0; h < s_.q_heads; ++h, q += dim, out += dim) {
+        kind.turn.apply(q, static_cast<kvilt::idx>(position));
+        attend(q, static_cast<std::size_t>(h / (s_.q_heads / s_.kv_heads)), oldest, keys, values, out);
+      }
+    }
+  }
+
+ private:
+  void attend(const float* q, std::size_t head, std::size_t oldest, const std::vector<float>& keys,
+              const std::vector<float>& values, float* out) const {
+    const auto dim = static_cast<std::size_t>(s_.head_dim), heads = static_cast<std::size_t>(s_.kv_heads);
+    std::vector<double> mixed(dim);
+    double sum = 0;
+    for (std::size_t t = oldest; t < keys.size() / (heads * dim); ++t) {
+      double dot = 0;
+      for (std::size_t i = 0; i < dim; ++i) dot += double(q[i]) * double(keys[(t * heads + head) * dim + i]);
+      const double weight = std::exp(dot / std::sqrt(double(dim)));
+      sum += weight;
+      for (std::size_t i = 0; i < dim; ++i) mixed[i] += weight * double(values[(t * heads + head) * dim + i]);
+    }
+    for (std::size_t i = 0; i < dim; ++i) out[i] = static_cast<float>(mixed[i] / sum);
+  }
+
+  example::session_shape s_;
+  std::vector<std::vector<float>> keys_, values_;  // of each layer [tokens][kv_heads][head_dim]
+};
 
 struct program_result {
   int code;
@@ -161,8 +221,76 @@ TEST_CASE("decode_loop: decoding with a cache gives the tokens of recomputing th
   }
 }
 
+TEST_CASE("decode_loop: a local layer sees its window and a global one all", "[examples]") {
+  tiny_model tiny(mixed_layers());
+  const std::vector<int> tokens = tiny.some_tokens(150);
+  const auto vocab = static_cast<std::size_t>(tiny.model().config().vocab);
+  std::vector<float> hidden, expected(tokens.size() * vocab);
+  tiny.model().forward(tokens, brute_force(tiny.shape(150)), hidden);
+  tiny.model().logits(hidden.data(), 150, expected.data());
+  for (const char* name : {"fp32", "paged16_fp16", "paged16_int8_rot_s4_t64"}) {
+    for (const int step : {1, 7}) {
+      INFO(name << " in steps of " << step);
+      const auto cache = tiny.open(named(name), 150, step);
+      example::decoder decode(tiny.model(), *cache, kvilt::host());
+      double worst = 0;
+      for (std::size_t first = 0; first < tokens.size(); first += static_cast<std::size_t>(step)) {
+        const std::size_t count = std::min(tokens.size() - first, static_cast<std::size_t>(step));
+        decode.feed(std::span(tokens).subspan(first, count));
+        for (std::size_t i = 0; i < vocab; ++i) {
+          const float logit = expected[(first + count - 1) * vocab + i];
+          worst = std::max(worst, std::abs(double(decode.logits()[i]) - double(logit)));
+        }
+      }
+      CHECK(worst < (name == std::string("fp32") ? 1e-3 : name == std::string("paged16_fp16") ? 0.05 : 0.5));
+    }
+  }
+}
+
+TEST_CASE("decode_loop: local layers hold their window in the policy's formats", "[examples]") {
+  tiny_model tiny(mixed_layers());
+  constexpr int row = 2 * 32 * 2;  // K and V of one head of 32, fp16
+  CHECK(named("fp16").plan(tiny.shape(150)).kv_bytes == (2 * 150 + 4 * 40) * row);
+  CHECK(named("fp16").plan(tiny.shape(24)).kv_bytes == 6 * 24 * row);  // no window is longer than the text
+  // Ten pages of 16 for 150 tokens; a window of 40 may begin inside a page: 3 and one more.
+  CHECK(named("paged16_fp16").plan(tiny.shape(150)).kv_bytes == (2 * 10 + 4 * 4) * 16 * row);
+  // The policy's own window is for global layers, with their sinks.
+  CHECK(named("ring256_s4_fp16").plan(tiny.shape(400)).kv_bytes == (2 * 260 + 4 * 40) * row);
+  CHECK(named("fp16").plan(tiny.shape(150)).bytes_per_token == 6 * row);
+  for (const policy_entry& p : example::all_policies()) {
+    INFO(p.name);
+    const auto global = p.plan_layers({"global", 2, 1, 32, 32, 0}, 400, 1);
+    const auto local = p.plan_layers({"local", 4, 1, 32, 32, 40, true}, 400, 1);
+    const auto planned = p.plan(tiny.shape(400));
+    CHECK(planned.bytes_per_token == global.bytes_per_token + local.bytes_per_token);
+    // What the planner adds are page tables, and what it takes off is pages for tokens that are in a 16-bit tail.
+    const std::int64_t tables = global.cache_bytes + local.cache_bytes - planned.kv_bytes;
+    if (p.columns.tail16 == 0) CHECK(tables == (p.columns.layout == "paged16" ? 2 * 25 * 4 : 0));
+  }
+}
+
+TEST_CASE("decode_loop: a token that is only looked at leaves no trace", "[examples]") {
+  for (const auto& options : {support::tiny_gguf_options(), mixed_layers()}) {
+    tiny_model tiny(options);
+    const std::vector<int> tokens = tiny.some_tokens(120);
+    for (const char* name : {"paged16_int4_rot_s4_t64", "ring256_s4_int8", "fp16"}) {
+      INFO(name);
+      const auto cache = tiny.open(named(name), 120), other = tiny.open(named(name), 120);
+      example::decoder decode(tiny.model(), *cache, kvilt::host()), plain(tiny.model(), *other, kvilt::host());
+      for (const int t : tokens) {
+        decode.peek(7);
+        decode.feed(std::array{t});
+        plain.feed(std::array{t});
+      }
+      CHECK(cache->length() == 120);
+      CHECK(decode.logits() == plain.logits());
+    }
+  }
+}
+
 TEST_CASE("decode_loop: teacher forcing in blocks is what decoding token by token gives", "[examples]") {
-  tiny_model tiny;
+  const bool mixed = GENERATE(false, true);
+  tiny_model tiny(mixed ? mixed_layers() : support::tiny_gguf_options());
   const std::vector<int> tokens = tiny.some_tokens(300);
   for (const char* name : {"int4", "paged16_int4_rot_s4_t64", "ring256_s4_int8", "paged16_fp16_window256_s4"}) {
     INFO(name);
@@ -196,7 +324,8 @@ TEST_CASE("decode_loop: teacher forcing in blocks is what decoding token by toke
 }
 
 TEST_CASE("decode_loop: every policy takes the bytes that were planned, and decodes on", "[examples]") {
-  tiny_model tiny({.hidden = 128, .head_dim = 32});
+  const bool mixed = GENERATE(false, true);
+  tiny_model tiny(mixed ? mixed_layers() : support::tiny_gguf_options{.hidden = 128, .head_dim = 32});
   std::vector<std::unique_ptr<session>> caches;
   const std::vector<policy_entry> policies = example::all_policies();
   for (const policy_entry& p : policies) caches.push_back(tiny.open(p, 280));
@@ -206,14 +335,15 @@ TEST_CASE("decode_loop: every policy takes the bytes that were planned, and deco
   for (std::size_t i = 0; i < policies.size(); ++i) {
     INFO(policies[i].name);
     CHECK(evaluation.cache(i).cache_bytes() == policies[i].plan(tiny.shape(280)).kv_bytes);
-    CHECK(evaluation.cache(i).length() == 280);
+    CHECK(evaluation.cache(i).length() == 279);
     CHECK(std::isfinite(evaluation.result(i).kld_mean));
     CHECK(example::decode_rate(tiny.model(), evaluation.cache(i), kvilt::host(), tokens.back()) > 0);
   }
 }
 
 TEST_CASE("decode_loop: pages change nothing", "[examples]") {
-  tiny_model tiny;
+  const bool mixed = GENERATE(false, true);
+  tiny_model tiny(mixed ? mixed_layers() : support::tiny_gguf_options());
   std::vector<std::unique_ptr<session>> caches;
   for (const char* name : {"fp32", "fp16", "paged16_fp16", "int8", "paged16_int8"})
     caches.push_back(tiny.open(named(name), 256));

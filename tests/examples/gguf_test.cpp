@@ -1,9 +1,9 @@
 #include "gguf.hpp"
 
-#include "llama.hpp"
 #include "support/catch.hpp"
 #include "support/tiny_gguf.hpp"
 #include "tokenizer.hpp"
+#include "transformer.hpp"
 
 #include <cstdint>
 #include <filesystem>
@@ -89,7 +89,7 @@ void use_hostile_file(const std::string& path) {
     sum_of_tensors(*file);
     const example::tokenizer tokenizer(*file);
     tokenizer.decode(tokenizer.encode("the hello 123", {true, true}));
-    example::llama_model model(file);
+    example::transformer model(file);
   } catch (const model_error& error) {
     CHECK(std::string(error.what()).find('\n') == std::string::npos);
   }

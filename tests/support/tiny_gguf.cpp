@@ -255,6 +255,12 @@ void add_layer(gguf_builder& file, int layer, const tiny_gguf_options& o, random
   matrix("attn_k", o.kv_heads * o.head_dim, o.hidden);
   matrix("attn_v", o.kv_heads * o.head_dim, o.hidden);
   matrix("attn_output", o.hidden, o.q_heads * o.head_dim);
+  if (o.architecture == "gemma3") {
+    add_vector(file, prefix + "attn_q_norm.weight", o.head_dim, 1.0f, random);
+    add_vector(file, prefix + "attn_k_norm.weight", o.head_dim, 1.0f, random);
+    add_vector(file, prefix + "post_attention_norm.weight", o.hidden, 1.0f, random);
+    add_vector(file, prefix + "post_ffw_norm.weight", o.hidden, 1.0f, random);
+  }
   add_vector(file, prefix + "ffn_norm.weight", o.hidden, 1.0f, random);
   matrix("ffn_gate", o.ffn, o.hidden);
   matrix("ffn_up", o.ffn, o.hidden);
@@ -262,18 +268,21 @@ void add_layer(gguf_builder& file, int layer, const tiny_gguf_options& o, random
 }
 
 void add_config(gguf_builder& file, const tiny_gguf_options& o) {
-  const auto u32 = [&](const char* key, int value) { file.u32(key, static_cast<std::uint32_t>(value)); };
+  const std::string prefix = o.architecture + ".";
+  const auto u32 = [&](const char* key, int value) { file.u32(prefix + key, static_cast<std::uint32_t>(value)); };
   file.text("general.architecture", o.architecture);
-  u32("llama.block_count", o.layers);
-  u32("llama.embedding_length", o.hidden);
-  u32("llama.feed_forward_length", o.ffn);
-  u32("llama.attention.head_count", o.q_heads);
-  u32("llama.attention.head_count_kv", o.kv_heads);
-  u32("llama.attention.key_length", o.head_dim);
-  u32("llama.attention.value_length", o.head_dim);
-  u32("llama.rope.dimension_count", o.rope_dims > 0 ? o.rope_dims : o.head_dim);
-  u32("llama.context_length", o.context);
-  file.f32("llama.rope.freq_base", o.rope_base).f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  u32("block_count", o.layers);
+  u32("embedding_length", o.hidden);
+  u32("feed_forward_length", o.ffn);
+  u32("attention.head_count", o.q_heads);
+  u32("attention.head_count_kv", o.kv_heads);
+  u32("attention.key_length", o.head_dim);
+  u32("attention.value_length", o.head_dim);
+  u32("rope.dimension_count", o.rope_dims > 0 ? o.rope_dims : o.head_dim);
+  u32("context_length", o.context);
+  if (o.window > 0) u32("attention.sliding_window", o.window);
+  if (o.global_period > 0) u32("attention.sliding_window_pattern", o.global_period);
+  file.f32(prefix + "rope.freq_base", o.rope_base).f32(prefix + "attention.layer_norm_rms_epsilon", 1e-5f);
 }
 
 }  // namespace

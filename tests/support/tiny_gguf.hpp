@@ -95,14 +95,16 @@ struct tiny_gguf_options {
   float rope_base = 10000.0f;
   bool sentence_piece = false;  // else byte-level BPE
   std::string pre_tokenizer = "gpt-2";
-  std::string architecture = "llama";
-  std::uint32_t tensor_type = 0;  // of the matrices whose rows are whole blocks; the others are F32
-  bool separate_output = false;   // else the embedding serves as output
+  std::string architecture = "llama";  // gemma3 has more norms, and layers of two kinds:
+  int window = 0;                      // tokens that a query of a local layer sees
+  int global_period = 0;               // every so-manieth layer is global; 0: the file does not say
+  std::uint32_t tensor_type = 0;       // of the matrices whose rows are whole blocks; the others are F32
+  bool separate_output = false;        // else the embedding serves as output
   bool rope_factors = false;
   std::uint64_t seed = 1;
 };
 
-// Writes a llama model of random weights with a tokenizer of about 300 tokens; the same options give the same bytes.
+// Writes a model of random weights with a tokenizer of about 300 tokens; the same options give the same bytes.
 void write_tiny_gguf(const std::string& path, const tiny_gguf_options& options = {});
 
 // The same model before its last step, for tests that add to it.

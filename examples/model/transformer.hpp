@@ -2,7 +2,9 @@
 
 #include "gguf.hpp"
 #include "linear.hpp"
-#include "worker_pool.hpp"
+#include "model_config.hpp"
+
+#include <kvilt/core/executor.hpp>
 
 #include <cstddef>
 #include <functional>
@@ -12,23 +14,6 @@
 #include <vector>
 
 namespace example {
-
-struct llama_config {
-  int layers;
-  int hidden;
-  int ffn;
-  int q_heads;
-  int kv_heads;
-  int head_dim;
-  int rope_dims;  // of each head's first elements; pairs are interleaved, (2i, 2i + 1)
-  float rope_base;
-  int context;  // the longest sequence the model was trained for
-  int vocab;
-  float norm_eps;
-};
-
-// Reads the shape of a llama-architecture file and checks it; needs no tensor but the embedding.
-llama_config read_llama_config(const gguf_file& file);
 
 // One layer's attention over `tokens` new tokens. The callee applies RoPE, owns the cache, and may overwrite q and k.
 //   q [tokens][q_heads][head_dim], k and v [tokens][kv_heads][head_dim], out [tokens][q_heads][head_dim]
@@ -40,17 +25,14 @@ enum class weight_storage {
   encoded,  // as in the file, decoded a block at a time on use
 };
 
-// A model of architecture llama. It holds no state of a sequence: that is the caller's, in the attention callback.
-class llama_model {
+// A decoder-only transformer. It holds no state of a sequence: that is the caller's, in the attention callback.
+class transformer {
  public:
-  explicit llama_model(std::shared_ptr<const gguf_file> file, int threads = 1,
+  // Runs on `exec`, which is idle while the attention callback runs and may serve there.
+  explicit transformer(std::shared_ptr<const gguf_file> file, const kvilt::host& exec = {},
                        weight_storage storage = weight_storage::automatic);
 
-  const llama_config& config() const { return config_; }
-
-  // Divisors of RoPE's frequencies, one for each pair: angle = position * base^(-2i / rope_dims) / factor[i]. Empty
-  // where all are one. They carry Llama 3's long-context factors and linear scaling.
-  const std::vector<float>& rope_factors() const { return rope_factors_; }
+  const model_config& config() const { return config_; }
 
   bool weights_are_fp32() const { return fp32_; }
 
@@ -61,15 +43,17 @@ class llama_model {
   // hidden [rows][hidden] as forward left it, out [rows][vocab]
   void logits(const float* hidden, int rows, float* out);
 
-  // The threads that forward and logits use; idle while the attention callback runs, which may use them.
-  worker_pool& workers() { return *workers_; }
-
  private:
+  using norm = std::vector<float>;  // RMSNorm's weights, empty where there is none
+
   struct layer {
-    std::vector<float> attention_norm;  // [hidden]
+    norm attention_norm;  // [hidden]
     weight_matrix q, k, v, attention_out;
-    std::vector<float> ffn_norm;  // [hidden]
+    norm q_norm, k_norm;       // [head_dim]
+    norm post_attention_norm;  // [hidden]
+    norm ffn_norm;             // [hidden]
     weight_matrix gate, up, down;
+    norm post_ffn_norm;  // [hidden]
   };
 
   // Activations of one pass, kept so that decoding allocates nothing.
@@ -83,22 +67,21 @@ class llama_model {
 
   weight_matrix load_matrix(const std::string& name, int rows, int columns) const;
   layer load_layer(int index) const;
-  void load_rope_factors();
   void check_tensor_names() const;
   void resize_workspace(int tokens);
-  void embed(std::span<const int> tokens, std::vector<float>& out);
-  void normalise(const float* in, const std::vector<float>& weight, int tokens, float* out);
-  void add_delta(int tokens, float* residual);
-  void run_ffn(const layer& weights, int tokens, float* residual);
+  void embed(std::span<const int> tokens, std::vector<float>& out) const;
+  void run_attention(int index, int tokens, const attention_fn& attention, float* residual);
+  void run_ffn(int index, int tokens, float* residual);
+  void normalise(const float* in, const norm& weight, int rows, float* out) const;
+  void add_delta(const norm& post_norm, int tokens, float* residual);
 
   std::shared_ptr<const gguf_file> file_;
-  llama_config config_;
-  std::unique_ptr<worker_pool> workers_;
+  model_config config_;
+  kvilt::host exec_;
   bool fp32_;
-  std::vector<float> rope_factors_;
   weight_matrix embedding_;
   weight_matrix output_;  // empty where the embedding serves
-  std::vector<float> output_norm_;
+  norm output_norm_;
   std::vector<layer> layers_;
   workspace work_;
 };
