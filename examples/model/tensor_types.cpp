@@ -18,7 +18,7 @@ struct type_entry {
   block_shape shape;
 };
 
-constexpr std::array<type_entry, 11> supported_types{{
+constexpr std::array<type_entry, 13> supported_types{{
     {tensor_type::f32, {1, 4}},
     {tensor_type::f16, {1, 2}},
     {tensor_type::bf16, {1, 2}},
@@ -27,6 +27,8 @@ constexpr std::array<type_entry, 11> supported_types{{
     {tensor_type::q5_0, {32, 22}},
     {tensor_type::q5_1, {32, 24}},
     {tensor_type::q8_0, {32, 34}},
+    {tensor_type::q2_k, {256, 84}},
+    {tensor_type::q3_k, {256, 110}},
     {tensor_type::q4_k, {256, 144}},
     {tensor_type::q5_k, {256, 176}},
     {tensor_type::q6_k, {256, 210}},
@@ -67,51 +69,74 @@ void decode_bf16(byte_pointer in, std::size_t blocks, float* out) {
 }
 
 // 32 codes of 4 bits: value i in the low nibble of byte i, value i + 16 in the high one.
-void decode_nibbles(byte_pointer codes, float scale, float offset, float* out) {
+void read_nibbles(byte_pointer packed, std::uint8_t* codes) {
   for (int i = 0; i < 16; ++i) {
-    out[i] = scale * static_cast<float>(codes[i] & 15) + offset;
-    out[i + 16] = scale * static_cast<float>(codes[i] >> 4) + offset;
+    codes[i] = packed[i] & 15;
+    codes[i + 16] = packed[i] >> 4;
   }
 }
 
-// As above, with bit i of `high` on top of code i.
-void decode_five_bits(byte_pointer codes, std::uint32_t high, float scale, float offset, float* out) {
-  for (int i = 0; i < 16; ++i) {
-    const std::uint32_t low_code = (codes[i] & 15u) | (((high >> i) & 1u) << 4);
-    const std::uint32_t high_code = (codes[i] >> 4) | (((high >> (i + 16)) & 1u) << 4);
-    out[i] = scale * static_cast<float>(low_code) + offset;
-    out[i + 16] = scale * static_cast<float>(high_code) + offset;
+// 32 bits, bit i of which goes on top of code i.
+void add_fifth_bits(std::uint32_t bits, std::uint8_t* codes) {
+  for (int i = 0; i < 32; ++i) codes[i] = static_cast<std::uint8_t>(codes[i] | ((bits >> i) & 1u) << 4);
+}
+
+// value = scale * (code - zero)
+void set_symmetric(float scale, int zero, int group, coded_block& out) {
+  out.scale[group] = scale;
+  out.offset[group] = -static_cast<float>(zero) * scale;
+}
+
+void read_q4_0(byte_pointer in, coded_block& out) {
+  set_symmetric(load_half(in), 8, 0, out);
+  read_nibbles(in + 2, out.codes);
+}
+
+void read_q4_1(byte_pointer in, coded_block& out) {
+  out.scale[0] = load_half(in), out.offset[0] = load_half(in + 2);
+  read_nibbles(in + 4, out.codes);
+}
+
+void read_q5_0(byte_pointer in, coded_block& out) {
+  set_symmetric(load_half(in), 16, 0, out);
+  read_nibbles(in + 6, out.codes);
+  add_fifth_bits(load32(in + 2), out.codes);
+}
+
+void read_q5_1(byte_pointer in, coded_block& out) {
+  out.scale[0] = load_half(in), out.offset[0] = load_half(in + 2);
+  read_nibbles(in + 8, out.codes);
+  add_fifth_bits(load32(in + 4), out.codes);
+}
+
+void read_q8_0(byte_pointer in, coded_block& out) {
+  set_symmetric(load_half(in), 128, 0, out);
+  for (int i = 0; i < 32; ++i) out.codes[i] = in[2 + i] ^ 0x80;  // two's complement to codes from 0 up
+}
+
+// 16 scales and minima of 4 bits, then 2-bit codes: four rows of 32 values share 32 bytes.
+void read_q2_k(byte_pointer in, coded_block& out) {
+  const float scale = load_half(in + 80), min = load_half(in + 82);
+  for (int group = 0; group < 16; ++group) {
+    out.scale[group] = scale * static_cast<float>(in[group] & 15);
+    out.offset[group] = -min * static_cast<float>(in[group] >> 4);
   }
+  for (int i = 0; i < 256; ++i) out.codes[i] = in[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3;
 }
 
-void decode_q4_0(byte_pointer in, std::size_t blocks, float* out) {
-  for (; blocks > 0; --blocks, in += 18, out += 32) {
-    const float scale = load_half(in);
-    decode_nibbles(in + 2, scale, -8.0f * scale, out);
+// A third bit for each code in bytes 0-31 (bit r for the r-th row of 32), codes as in Q2_K, then sixteen 6-bit scales:
+// the low nibbles of eight and the high nibbles of the same bytes for the other eight, and four bytes of upper bits.
+void read_q3_k(byte_pointer in, coded_block& out) {
+  const float scale = load_half(in + 108);
+  const byte_pointer packed = in + 96;
+  for (int group = 0; group < 16; ++group) {
+    const int low = group < 8 ? packed[group] & 15 : packed[group - 8] >> 4;
+    const int high = packed[8 + group % 4] >> (2 * (group / 4)) & 3;
+    set_symmetric(scale * static_cast<float>((low | high << 4) - 32), 4, group, out);
   }
-}
-
-void decode_q4_1(byte_pointer in, std::size_t blocks, float* out) {
-  for (; blocks > 0; --blocks, in += 20, out += 32) decode_nibbles(in + 4, load_half(in), load_half(in + 2), out);
-}
-
-void decode_q5_0(byte_pointer in, std::size_t blocks, float* out) {
-  for (; blocks > 0; --blocks, in += 22, out += 32) {
-    const float scale = load_half(in);
-    decode_five_bits(in + 6, load32(in + 2), scale, -16.0f * scale, out);
-  }
-}
-
-void decode_q5_1(byte_pointer in, std::size_t blocks, float* out) {
-  for (; blocks > 0; --blocks, in += 24, out += 32) {
-    decode_five_bits(in + 8, load32(in + 4), load_half(in), load_half(in + 2), out);
-  }
-}
-
-void decode_q8_0(byte_pointer in, std::size_t blocks, float* out) {
-  for (; blocks > 0; --blocks, in += 34, out += 32) {
-    const float scale = load_half(in);
-    for (int i = 0; i < 32; ++i) out[i] = scale * static_cast<float>(static_cast<std::int8_t>(in[2 + i]));
+  for (int i = 0; i < 256; ++i) {
+    const int low = in[32 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3;
+    out.codes[i] = static_cast<std::uint8_t>(low | (in[i % 32] >> (i / 32) & 1) << 2);
   }
 }
 
@@ -131,55 +156,38 @@ scale_and_min unpack_k_scale(byte_pointer packed, int sub_block) {
           static_cast<float>((shared >> 4) | ((packed[sub_block] >> 6) << 4))};
 }
 
-void decode_q4_k(byte_pointer in, std::size_t blocks, float* out) {
-  for (; blocks > 0; --blocks, in += 144) {
-    const float scale = load_half(in);
-    const float min = load_half(in + 2);
-    for (int sub_block = 0; sub_block < 8; ++sub_block, out += 32) {
-      const scale_and_min packed = unpack_k_scale(in + 4, sub_block);
-      const byte_pointer codes = in + 16 + 32 * (sub_block / 2);
-      const int shift = 4 * (sub_block % 2);
-      const float step = scale * packed.scale;
-      const float offset = min * packed.min;
-      for (int i = 0; i < 32; ++i) out[i] = step * static_cast<float>((codes[i] >> shift) & 15) - offset;
-    }
+// Two rows of 32 values share 32 bytes.
+void read_k_nibbles(byte_pointer in, byte_pointer packed, coded_block& out) {
+  const float scale = load_half(in), min = load_half(in + 2);
+  for (int group = 0; group < 8; ++group) {
+    const scale_and_min k = unpack_k_scale(in + 4, group);
+    out.scale[group] = scale * k.scale;
+    out.offset[group] = -min * k.min;
+    for (int i = 0; i < 32; ++i) out.codes[32 * group + i] = packed[32 * (group / 2) + i] >> (4 * (group % 2)) & 15;
   }
 }
 
-void decode_q5_k(byte_pointer in, std::size_t blocks, float* out) {
-  for (; blocks > 0; --blocks, in += 176) {
-    const float scale = load_half(in);
-    const float min = load_half(in + 2);
-    const byte_pointer high = in + 16;  // [32], bit s belongs to sub-block s
-    for (int sub_block = 0; sub_block < 8; ++sub_block, out += 32) {
-      const scale_and_min packed = unpack_k_scale(in + 4, sub_block);
-      const byte_pointer codes = in + 48 + 32 * (sub_block / 2);
-      const int shift = 4 * (sub_block % 2);
-      const float step = scale * packed.scale;
-      const float offset = min * packed.min;
-      for (int i = 0; i < 32; ++i) {
-        const int code = ((codes[i] >> shift) & 15) | (((high[i] >> sub_block) & 1) << 4);
-        out[i] = step * static_cast<float>(code) - offset;
-      }
-    }
-  }
+void read_q4_k(byte_pointer in, coded_block& out) {
+  read_k_nibbles(in, in + 16, out);
 }
 
-void decode_q6_k(byte_pointer in, std::size_t blocks, float* out) {
-  for (; blocks > 0; --blocks, in += 210) {
-    const float scale = load_half(in + 208);
-    for (int quarter = 0; quarter < 8; ++quarter, out += 32) {  // 32 values at a time, four quarters to each half
-      const int half = quarter / 4;
-      const int part = quarter % 4;
-      const byte_pointer low = in + 64 * half + 32 * (part % 2);
-      const byte_pointer high = in + 128 + 32 * half;
-      const byte_pointer scales = in + 192 + 8 * half + 2 * part;  // one signed scale per 16 values
-      for (int i = 0; i < 32; ++i) {
-        const int code = ((low[i] >> (4 * (part / 2))) & 15) | (((high[i] >> (2 * part)) & 3) << 4);
-        const float step = scale * static_cast<float>(static_cast<std::int8_t>(scales[i / 16]));
-        out[i] = step * static_cast<float>(code - 32);
-      }
-    }
+void read_q5_k(byte_pointer in, coded_block& out) {
+  read_k_nibbles(in, in + 48, out);
+  const byte_pointer high = in + 16;  // [32], bit r belongs to the r-th row of 32
+  for (int i = 0; i < 256; ++i)
+    out.codes[i] = static_cast<std::uint8_t>(out.codes[i] | (high[i % 32] >> (i / 32) & 1) << 4);
+}
+
+// 128 values at a time: four rows of 32, whose lower four bits lie in two rows of bytes and upper two bits in one.
+void read_q6_k(byte_pointer in, coded_block& out) {
+  const float scale = load_half(in + 208);
+  for (int group = 0; group < 16; ++group)
+    set_symmetric(scale * static_cast<float>(static_cast<std::int8_t>(in[192 + group])), 32, group, out);
+  for (int i = 0; i < 256; ++i) {
+    const int half = i / 128, part = i / 32 % 4, lane = i % 32;
+    const int low = in[64 * half + 32 * (part % 2) + lane] >> (4 * (part / 2)) & 15;
+    const int high = in[128 + 32 * half + lane] >> (2 * part) & 3;
+    out.codes[i] = static_cast<std::uint8_t>(low | high << 4);
   }
 }
 
@@ -213,32 +221,78 @@ block_shape block_shape_of(tensor_type type) {
   return {1, 1};
 }
 
-void dequantise(tensor_type type, const std::byte* blocks, std::size_t elements, float* out) {
-  const auto* in = reinterpret_cast<byte_pointer>(blocks);
-  const std::size_t count = elements / block_shape_of(type).elements;
+code_traits code_traits_of(tensor_type type) {
   switch (type) {
     case tensor_type::f32:
-      return decode_f32(in, count, out);
     case tensor_type::f16:
-      return decode_f16(in, count, out);
     case tensor_type::bf16:
-      return decode_bf16(in, count, out);
+      return {};
     case tensor_type::q4_0:
-      return decode_q4_0(in, count, out);
+      return {32, 15, 8};
     case tensor_type::q4_1:
-      return decode_q4_1(in, count, out);
+      return {32, 15, std::nullopt};
     case tensor_type::q5_0:
-      return decode_q5_0(in, count, out);
+      return {32, 31, 16};
     case tensor_type::q5_1:
-      return decode_q5_1(in, count, out);
+      return {32, 31, std::nullopt};
     case tensor_type::q8_0:
-      return decode_q8_0(in, count, out);
+      return {32, 255, 128};
+    case tensor_type::q2_k:
+      return {16, 3, std::nullopt};
+    case tensor_type::q3_k:
+      return {16, 7, 4};
     case tensor_type::q4_k:
-      return decode_q4_k(in, count, out);
+      return {32, 15, std::nullopt};
     case tensor_type::q5_k:
-      return decode_q5_k(in, count, out);
+      return {32, 31, std::nullopt};
     case tensor_type::q6_k:
-      return decode_q6_k(in, count, out);
+      return {16, 63, 32};
+  }
+  return {};
+}
+
+void read_codes(tensor_type type, const std::byte* block, coded_block& out) {
+  const auto* in = reinterpret_cast<byte_pointer>(block);
+  switch (type) {
+    case tensor_type::f32:
+    case tensor_type::f16:
+    case tensor_type::bf16:
+      return;
+    case tensor_type::q4_0:
+      return read_q4_0(in, out);
+    case tensor_type::q4_1:
+      return read_q4_1(in, out);
+    case tensor_type::q5_0:
+      return read_q5_0(in, out);
+    case tensor_type::q5_1:
+      return read_q5_1(in, out);
+    case tensor_type::q8_0:
+      return read_q8_0(in, out);
+    case tensor_type::q2_k:
+      return read_q2_k(in, out);
+    case tensor_type::q3_k:
+      return read_q3_k(in, out);
+    case tensor_type::q4_k:
+      return read_q4_k(in, out);
+    case tensor_type::q5_k:
+      return read_q5_k(in, out);
+    case tensor_type::q6_k:
+      return read_q6_k(in, out);
+  }
+}
+
+void dequantise(tensor_type type, const std::byte* blocks, std::size_t elements, float* out) {
+  if (type == tensor_type::f32) return decode_f32(reinterpret_cast<byte_pointer>(blocks), elements, out);
+  if (type == tensor_type::f16) return decode_f16(reinterpret_cast<byte_pointer>(blocks), elements, out);
+  if (type == tensor_type::bf16) return decode_bf16(reinterpret_cast<byte_pointer>(blocks), elements, out);
+  const block_shape shape = block_shape_of(type);
+  const int group = code_traits_of(type).group;
+  coded_block coded;
+  for (std::size_t done = 0; done < elements; done += shape.elements, blocks += shape.bytes) {
+    read_codes(type, blocks, coded);
+    const std::uint8_t* codes = coded.codes;
+    for (int g = 0; g < static_cast<int>(shape.elements) / group; ++g, codes += group, out += group)
+      for (int i = 0; i < group; ++i) out[i] = coded.scale[g] * static_cast<float>(codes[i]) + coded.offset[g];
   }
 }
 

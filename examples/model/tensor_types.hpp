@@ -16,6 +16,8 @@ enum class tensor_type : std::uint32_t {
   q5_0 = 6,
   q5_1 = 7,
   q8_0 = 8,
+  q2_k = 10,
+  q3_k = 11,
   q4_k = 12,
   q5_k = 13,
   q6_k = 14,
@@ -41,6 +43,24 @@ block_shape block_shape_of(tensor_type type);
 
 // Decodes `elements` values (a multiple of the block's) into out [elements].
 void dequantise(tensor_type type, const std::byte* blocks, std::size_t elements, float* out);
+
+// A quantised type's values are scale * code + offset; the codes of `group` values in a row share scale and offset.
+struct code_traits {
+  int group = 0;  // 16 or 32; 0: the type has no codes
+  int largest = 0;
+  std::optional<int> zero;  // where every offset is -zero * scale
+};
+
+code_traits code_traits_of(tensor_type type);
+
+struct coded_block {
+  std::uint8_t codes[256];
+  float scale[16];
+  float offset[16];
+};
+
+// Takes one block of a quantised type apart.
+void read_codes(tensor_type type, const std::byte* block, coded_block& out);
 
 float float_from_half(std::uint16_t bits);
 

@@ -45,10 +45,14 @@ class block_reader {
         return half(0) * (nibble(8, i) + 16 * bit(4, i)) + half(2);
       case ggml::q8_0:
         return half(0) * static_cast<signed char>(bytes_[2 + i]);
+      case ggml::q2_k:
+        return half(80) * (bytes_[i / 16] % 16) * two_bits(16, i) - half(82) * (bytes_[i / 16] / 16);
+      case ggml::q3_k:
+        return half(108) * (three_bit_scale(i / 16) - 32) * (two_bits(32, i) + 4 * bit_row(0, i) - 4);
       case ggml::q4_k:
         return k_value(i, k_nibble(16, i));
       case ggml::q5_k:
-        return k_value(i, k_nibble(48, i) + 16 * ((bytes_[16 + i % 32] >> (i / 32)) & 1));
+        return k_value(i, k_nibble(48, i) + 16 * bit_row(16, i));
       default:
         return six_bit_value(i);
     }
@@ -60,6 +64,17 @@ class block_reader {
   double half(int at) const { return half_value(half_bits(at)); }
   int nibble(int at, int i) const { return i < 16 ? bytes_[at + i] % 16 : bytes_[at + i - 16] / 16; }
   int bit(int at, int i) const { return (bytes_[at + i / 8] >> (i % 8)) & 1; }
+
+  // 256 values to 32 bytes: the bits of a byte belong to values 32 apart.
+  int bit_row(int at, int i) const { return (bytes_[at + i % 32] >> (i / 32)) & 1; }
+
+  // 128 values to 32 bytes, likewise.
+  int two_bits(int at, int i) const { return (bytes_[at + i / 128 * 32 + i % 32] >> (2 * (i % 128 / 32))) & 3; }
+
+  int three_bit_scale(int group) const {
+    const int low = group < 8 ? bytes_[96 + group] % 16 : bytes_[96 + group - 8] / 16;
+    return low + 16 * ((bytes_[104 + group % 4] >> (2 * (group / 4))) & 3);
+  }
 
   // 64 values to 32 bytes: the first 32 in the low nibbles.
   int k_nibble(int at, int i) const {
@@ -89,8 +104,8 @@ class block_reader {
   const unsigned char* bytes_;
 };
 
-constexpr std::array all_types{ggml::f32,  ggml::f16,  ggml::bf16, ggml::q4_0, ggml::q4_1, ggml::q5_0,
-                               ggml::q5_1, ggml::q8_0, ggml::q4_k, ggml::q5_k, ggml::q6_k};
+constexpr std::array all_types{ggml::f32,  ggml::f16,  ggml::bf16, ggml::q4_0, ggml::q4_1, ggml::q5_0, ggml::q5_1,
+                               ggml::q8_0, ggml::q2_k, ggml::q3_k, ggml::q4_k, ggml::q5_k, ggml::q6_k};
 
 std::vector<float> random_values(std::size_t count, std::uint64_t seed) {
   std::mt19937_64 engine(seed);
@@ -165,6 +180,27 @@ TEST_CASE("tensor_types: blocks of moderate scale decode to the last bits", "[ex
   }
 }
 
+TEST_CASE("tensor_types: codes, scales and offsets are what a block decodes to", "[examples]") {
+  for (const std::uint32_t type : all_types) {
+    INFO(example::tensor_type_name(type));
+    const auto known = *example::supported_tensor_type(type);
+    const example::code_traits traits = example::code_traits_of(known);
+    if (traits.group == 0) continue;
+    const auto shape = example::block_shape_of(known);
+    const std::string encoded = support::encode_tensor(type, random_values(shape.elements, type), 1.0f, type);
+    example::coded_block block;
+    example::read_codes(known, reinterpret_cast<const std::byte*>(encoded.data()), block);
+    const block_reader reader(type, reinterpret_cast<const unsigned char*>(encoded.data()));
+    for (std::size_t i = 0; i < shape.elements; ++i) {
+      const std::size_t g = i / static_cast<std::size_t>(traits.group);
+      CHECK(block.codes[i] <= traits.largest);
+      CHECK(double(block.scale[g]) * block.codes[i] + double(block.offset[g]) ==
+            Approx(reader.value(static_cast<int>(i))).margin(1e-7));
+      if (traits.zero) CHECK(block.offset[g] == -static_cast<float>(*traits.zero) * block.scale[g]);
+    }
+  }
+}
+
 TEST_CASE("tensor_types: the test files' quantisers stay within half a step", "[examples]") {
   const auto values = random_values(32 * 64, 3);
   const auto worst = [&](std::uint32_t type) {
@@ -188,5 +224,6 @@ TEST_CASE("tensor_types: names of known and unknown types", "[examples]") {
   CHECK(example::tensor_type_name(4) == "number 4");
   CHECK(example::tensor_type_name(4000000000u) == "number 4000000000");
   CHECK_FALSE(example::supported_tensor_type(17));
-  CHECK(example::supported_tensor_type_names() == "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K");
+  CHECK(example::supported_tensor_type_names() ==
+        "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K");
 }

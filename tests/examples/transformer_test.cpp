@@ -360,7 +360,8 @@ TEST_CASE("transformer: the one Gemma 3 of 62 layers scales by hidden size and h
 TEST_CASE("transformer: every tensor type decodes within the model", "[examples]") {
   for (const std::uint32_t type :
        {support::ggml::f16, support::ggml::bf16, support::ggml::q4_0, support::ggml::q4_1, support::ggml::q5_0,
-        support::ggml::q5_1, support::ggml::q8_0, support::ggml::q4_k, support::ggml::q5_k, support::ggml::q6_k}) {
+        support::ggml::q5_1, support::ggml::q8_0, support::ggml::q2_k, support::ggml::q3_k, support::ggml::q4_k,
+        support::ggml::q5_k, support::ggml::q6_k}) {
     check_against_reference(wide(type));
   }
 }

@@ -122,6 +122,17 @@ void put_k_block(std::string& out, std::uint32_t type, float scale, random_sourc
     put_half(out, scale / 1300.0f);
     return;
   }
+  if (type == ggml::q3_k) {
+    put_random_bytes(out, 108, random);
+    put_half(out, scale / 40.0f);
+    return;
+  }
+  if (type == ggml::q2_k) {
+    put_random_bytes(out, 80, random);
+    put_half(out, scale / 12.0f);
+    put_half(out, scale / 8.0f);
+    return;
+  }
   const float middle = type == ggml::q4_k ? 7.5f : 15.5f;
   const float step = scale / (32.0f * middle);
   put_half(out, step);
@@ -388,6 +399,8 @@ int block_elements(std::uint32_t type) {
     case ggml::q5_1:
     case ggml::q8_0:
       return 32;
+    case ggml::q2_k:
+    case ggml::q3_k:
     case ggml::q4_k:
     case ggml::q5_k:
     case ggml::q6_k:

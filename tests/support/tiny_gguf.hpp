@@ -13,8 +13,8 @@ namespace support {
 enum class value_type : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 
 namespace ggml {
-constexpr std::uint32_t f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q5_0 = 6, q5_1 = 7, q8_0 = 8, q4_k = 12, q5_k = 13,
-                        q6_k = 14, iq2_xs = 17, bf16 = 30;
+constexpr std::uint32_t f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q5_0 = 6, q5_1 = 7, q8_0 = 8, q2_k = 10, q3_k = 11,
+                        q4_k = 12, q5_k = 13, q6_k = 14, iq2_xs = 17, bf16 = 30;
 }
 
 // Bytes in a row, little-endian.
