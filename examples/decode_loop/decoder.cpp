@@ -29,20 +29,20 @@ void decoder::run(std::span<const int> tokens) {
   };
   const int count = static_cast<int>(tokens.size());
   cache_.begin(count, count);
-  model_.forward(tokens, attention, hidden_);
+  model_.forward(tokens, attention, hidden_, how_);
 }
 
 int decoder::predict() {
   const model_config& c = model_.config();
   logits_.resize(std::size_t(c.vocab));
-  model_.logits(hidden_.data() + hidden_.size() - std::size_t(c.hidden), 1, logits_.data());
+  model_.logits(hidden_.data() + hidden_.size() - std::size_t(c.hidden), 1, logits_.data(), how_);
   return static_cast<int>(std::ranges::max_element(logits_) - logits_.begin());
 }
 
-double decode_rate(transformer& model, session& cache, const kvilt::host& exec, int token) {
+double decode_rate(transformer& model, session& cache, const kvilt::host& exec, int token, arithmetic how) {
   using clock = std::chrono::steady_clock;
   std::array<double, 8> seconds{};
-  decoder decode(model, cache, exec);
+  decoder decode(model, cache, exec, how);
   decode.peek(token);  // the first one meets cold memory
   for (double& s : seconds) {
     const auto start = clock::now();

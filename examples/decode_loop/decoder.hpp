@@ -11,7 +11,8 @@ namespace example {
 // Greedy decoding of one sequence.
 class decoder {
  public:
-  decoder(transformer& model, session& cache, const kvilt::host& exec) : model_(model), cache_(cache), exec_(exec) {}
+  decoder(transformer& model, session& cache, const kvilt::host& exec, arithmetic how = arithmetic::fp32)
+      : model_(model), cache_(cache), exec_(exec), how_(how) {}
 
   // Appends the tokens, in steps as long as the cache allows, and returns the likeliest next one.
   int feed(std::span<const int> tokens);
@@ -29,12 +30,14 @@ class decoder {
   transformer& model_;
   session& cache_;
   kvilt::host exec_;
+  arithmetic how_;
   std::vector<float> hidden_;  // [tokens][hidden]
   std::vector<float> logits_;  // [vocab]
 };
 
 // Tokens per second, at the median, of decoding one more token behind the text that the cache holds. Leaves the cache as
 // it was.
-double decode_rate(transformer& model, session& cache, const kvilt::host& exec, int token);
+double decode_rate(transformer& model, session& cache, const kvilt::host& exec, int token,
+                   arithmetic how = arithmetic::fp32);
 
 }  // namespace example

@@ -7,6 +7,7 @@
 #include "policies.hpp"
 #include "progress.hpp"
 #include "report.hpp"
+#include "timing.hpp"
 
 #include <kvilt/core/thread_pool.hpp>
 
@@ -16,6 +17,7 @@
 #include <cmath>
 #include <exception>
 #include <fstream>
+#include <iomanip>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -47,6 +49,13 @@ void add_options(CLI::App& app, options& o) {
       ->capture_default_str();
   app.add_option("--policy", o.policies, "A policy to evaluate, by name; may be repeated (default: see --list)")
       ->type_name("NAME")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_flag("--integer-weights", o.integer_weights,
+               "Decode with the file's weights as integers and activations in 8 bit; the evaluation stays in fp32");
+  app.add_option("--decode-at", o.decode_at, "Time decoding behind this many tokens of the text, instead of evaluating")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 24))
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("--list", o.list, "Name the policies and stop");
@@ -112,13 +121,15 @@ class decode_loop {
         words_(*file_),
         pool_(o.threads),
         exec_(pool_),
-        model_(file_, exec_),
+        model_(file_, exec_, {.codes = o.integer_weights}),
+        how_(o.integer_weights ? arithmetic::integer : arithmetic::fp32),
         ropes_(ropes_of(model_.config())) {}
 
   void run() {
     // NOTE: what can be wrong with the files is said before the work begins.
     std::vector<std::vector<int>> windows;
     std::ofstream csv;
+    if (!options_.decode_at.empty()) return time_policies();
     if (!options_.generate_only) {
       windows = text_windows(options_, words_, model_.config().context);
       csv = open_output(options_.csv);
@@ -143,8 +154,33 @@ class decode_loop {
     const model_config& c = model_.config();
     std::cout << options_.model << ": " << c.layers.size() << " layers" << windows_of(c) << ", " << c.q_heads
               << " query and " << c.kv_heads << (c.kv_heads == 1 ? " KV head of " : " KV heads of ") << c.head_dim
-              << ", weights " << (model_.weights_are_fp32() ? "in fp32" : "as stored") << ", " << options_.threads
-              << (options_.threads == 1 ? " thread\n" : " threads\n");
+              << ", weights " << (model_.weights_are_fp32() ? "in fp32" : "as stored")
+              << (how_ == arithmetic::integer ? ", decoding by integers and 8-bit activations, " : ", ")
+              << options_.threads << (options_.threads == 1 ? " thread\n" : " threads\n");
+  }
+
+  void time_policies() {
+    std::vector<int> depths = options_.decode_at;
+    std::ranges::sort(depths);
+    std::ofstream csv = open_output(options_.csv);
+    options one_window = options_;
+    one_window.positions = depths.back() + timed_tokens, one_window.windows = 1;
+    const std::vector<int> text = text_windows(one_window, words_, model_.config().context).front();
+    introduce();
+    const session_shape shape = shape_for(model_.config(), ropes_, exec_,
+                                          depths.back() + timed_tokens * kvilt::idx(depths.size()), prompt_step);
+    std::cout << "\nMilliseconds a token, at the median of " << timed_tokens << ", behind so many tokens of "
+              << options_.text << '\n';
+    if (csv.is_open()) csv << "policy,depth,ms\n";
+    for (const policy_entry& p : policies_) {
+      const auto cache = p.open(shape);
+      decoder decode(model_, *cache, exec_, how_);
+      for (const decode_time& t : time_decoding(decode, text, depths)) {
+        std::cout << std::left << std::setw(28) << p.name << std::right << std::setw(8) << t.depth << std::fixed
+                  << std::setprecision(2) << std::setw(10) << t.milliseconds << std::endl;
+        if (csv.is_open()) csv << p.name << ',' << t.depth << ',' << t.milliseconds << '\n';
+      }
+    }
   }
 
   static std::string windows_of(const model_config& c) {
@@ -166,7 +202,7 @@ class decode_loop {
     const policy_entry policy = options_.policies.empty() ? choose_policies({default_answer_policy})[0] : policies_[0];
     const auto cache = policy.open(shape_for(model_.config(), ropes_, exec_, room, prompt_step));
     std::cout << "\n> " << options_.prompt << "\n\n";
-    decoder decode(model_, *cache, exec_);
+    decoder decode(model_, *cache, exec_, how_);
     const generation_speed speed = answer(decode, words_, prompt, options_.tokens, std::cout);
     std::cout << "\n\n(prompt: " << speed.prompt_tokens << " tokens, "
               << rate(speed.prompt_tokens, speed.prompt_seconds) << "; answer: " << speed.answer_tokens << " tokens, "
@@ -199,7 +235,7 @@ class decode_loop {
     for (std::size_t i = asked_for ? 0 : 1; i < policies_.size(); ++i) {
       rows.push_back({policies_[i].name, policies_[i].columns, policies_[i].plan(shape).bytes_per_token,
                       run.cache(i).cache_bytes(), options_.positions, run.result(i)});
-      rows.back().tokens_per_second = decode_rate(model_, run.cache(i), exec_, windows.back().back());
+      rows.back().tokens_per_second = decode_rate(model_, run.cache(i), exec_, windows.back().back(), how_);
     }
     return rows;
   }
@@ -211,6 +247,7 @@ class decode_loop {
   kvilt::thread_pool pool_;
   kvilt::host exec_;
   transformer model_;
+  arithmetic how_;
   std::vector<kvilt::rope_table> ropes_;
 };
 

@@ -16,6 +16,8 @@ struct options {
   int windows = 1;
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   std::vector<std::string> policies;
+  bool integer_weights = false;  // for decoding; never for what is scored
+  std::vector<int> decode_at;    // depths to time decoding at, instead of the evaluation
   std::string csv;
   std::string plot;
   bool list = false;

@@ -66,15 +66,45 @@ int ceil_div(int a, int b) {
   return (a + b - 1) / b;
 }
 
+bool in_integers(std::span<const product> products, int tokens, arithmetic how) {
+  constexpr int most_tokens = 8;  // beyond, BLAS gains more by taking tokens together
+  return how == arithmetic::integer && tokens <= most_tokens &&
+         std::all_of(products.begin(), products.end(), [](const product& p) { return p.weights->codes() != nullptr; });
+}
+
+void multiply_in_integers(const kvilt::host& exec, std::span<const product> products, const float* in, int tokens) {
+  thread_local coded_rows coded;  // of the calling thread; the others read it
+  coded.assign(in, tokens, products.front().weights->columns());
+  const coded_rows& rows = coded;
+  const panel_kernel& kernel = panel_kernels().front();
+  int panels = 0;
+  for (const product& p : products) panels += p.weights->codes()->panels();
+  const int share = ceil_div(panels, 4 * exec.workers());
+  exec.for_each(ceil_div(panels, share), [&](kvilt::idx item, int) {
+    int panel = static_cast<int>(item) * share;
+    const int end = std::min(panel + share, panels);
+    int first = 0;  // of the product's panels among all
+    for (const product& p : products) {
+      const code_matrix& codes = *p.weights->codes();
+      for (; panel < std::min(end, first + codes.panels()); ++panel)
+        for (int t = 0; t < tokens; ++t)
+          codes.multiply(kernel, panel - first, rows[t], p.out + std::ptrdiff_t{t} * p.weights->rows());
+      first += codes.panels();
+    }
+  });
+}
+
 }  // namespace
 
-weight_matrix::weight_matrix(const gguf_tensor& tensor, bool decode_now, const kvilt::host& exec)
+weight_matrix::weight_matrix(const gguf_tensor& tensor, bool decode_now, bool keep_codes, const kvilt::host& exec)
     : type_(require_supported(tensor)),
       encoded_(tensor.data.data()),
       row_bytes_(tensor.data.size() / tensor.rows()),
       rows_(dimension(tensor, tensor.rows())),
       columns_(dimension(tensor, tensor.columns())) {
   use_one_blas_thread();
+  if (keep_codes && code_matrix::takes(type_, columns_))
+    codes_.emplace(type_, encoded_, row_bytes_, rows_, columns_, exec);
   if (type_ == tensor_type::f32) {
     values_ = reinterpret_cast<const float*>(encoded_);  // aligned: the file's alignment is at least 8
   } else if (decode_now) {
@@ -102,7 +132,8 @@ const float* weight_matrix::block(int first_row, int count) const {
   return decoded_block.data();
 }
 
-void multiply(const kvilt::host& exec, std::span<const product> products, const float* in, int tokens) {
+void multiply(const kvilt::host& exec, std::span<const product> products, const float* in, int tokens, arithmetic how) {
+  if (in_integers(products, tokens, how)) return multiply_in_integers(exec, products, in, tokens);
   const tile_shape tile = tiles_for(tokens);
   const int token_tiles = ceil_div(tokens, tile.tokens);
 

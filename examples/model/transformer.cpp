@@ -44,11 +44,13 @@ std::size_t elements(int a, int b) {
 
 }  // namespace
 
-transformer::transformer(std::shared_ptr<const gguf_file> file, const kvilt::host& exec, weight_storage storage)
+transformer::transformer(std::shared_ptr<const gguf_file> file, const kvilt::host& exec, const weight_options& weights)
     : file_(std::move(file)),
       config_(read_model_config(*file_)),
       exec_(exec),
-      fp32_(storage == weight_storage::fp32 || (storage == weight_storage::automatic && fits_as_fp32(*file_))) {
+      fp32_(weights.storage == weight_storage::fp32 ||
+            (weights.storage == weight_storage::automatic && fits_as_fp32(*file_))),
+      codes_(weights.codes) {
   embedding_ = load_matrix("token_embd.weight", config_.vocab, config_.hidden);
   if (file_->find_tensor("output.weight") != nullptr) {
     output_ = load_matrix("output.weight", config_.vocab, config_.hidden);
@@ -65,7 +67,7 @@ weight_matrix transformer::load_matrix(const std::string& name, int rows, int co
                       std::to_string(tensor.rows()) + "; expected " + std::to_string(columns) + " x " +
                       std::to_string(rows));
   }
-  return weight_matrix(tensor, fp32_, exec_);
+  return weight_matrix(tensor, fp32_, codes_, exec_);
 }
 
 transformer::layer transformer::load_layer(int index) const {
@@ -115,21 +117,22 @@ void transformer::check_tensor_names() const {
   }
 }
 
-void transformer::forward(std::span<const int> tokens, const attention_fn& attention, std::vector<float>& hidden_out) {
+void transformer::forward(std::span<const int> tokens, const attention_fn& attention, std::vector<float>& hidden_out,
+                          arithmetic how) {
   const int n = static_cast<int>(tokens.size());
   resize_workspace(n);
   std::vector<float>& residual = hidden_out;  // [tokens][hidden]; normalised in place at the end
   embed(tokens, residual);
   for (int i = 0; i < static_cast<int>(layers_.size()); ++i) {
-    run_attention(i, n, attention, residual.data());
-    run_ffn(i, n, residual.data());
+    run_attention(i, n, attention, how, residual.data());
+    run_ffn(i, n, how, residual.data());
   }
   normalise(residual.data(), output_norm_, n, residual.data());
 }
 
-void transformer::logits(const float* hidden, int rows, float* out) {
+void transformer::logits(const float* hidden, int rows, float* out, arithmetic how) {
   const product scores{output_.rows() > 0 ? &output_ : &embedding_, out};
-  multiply(exec_, std::span(&scores, 1), hidden, rows);
+  multiply(exec_, std::span(&scores, 1), hidden, rows, how);
 }
 
 void transformer::resize_workspace(int tokens) {
@@ -158,32 +161,32 @@ void transformer::embed(std::span<const int> tokens, std::vector<float>& out) co
   for (float& x : out) x *= config_.embedding_scale;
 }
 
-void transformer::run_attention(int index, int tokens, const attention_fn& attention, float* residual) {
+void transformer::run_attention(int index, int tokens, const attention_fn& attention, arithmetic how, float* residual) {
   const layer& weights = layers_[static_cast<std::size_t>(index)];
   normalise(residual, weights.attention_norm, tokens, work_.normed.data());
   const std::array<product, 3> projections{
       {{&weights.q, work_.q.data()}, {&weights.k, work_.k.data()}, {&weights.v, work_.v.data()}}};
-  multiply(exec_, projections, work_.normed.data(), tokens);
+  multiply(exec_, projections, work_.normed.data(), tokens, how);
   normalise(work_.q.data(), weights.q_norm, tokens * config_.q_heads, work_.q.data());
   normalise(work_.k.data(), weights.k_norm, tokens * config_.kv_heads, work_.k.data());
   attention(index, tokens, work_.q.data(), work_.k.data(), work_.v.data(), work_.attended.data());
   const product out{&weights.attention_out, work_.delta.data()};
-  multiply(exec_, std::span(&out, 1), work_.attended.data(), tokens);
+  multiply(exec_, std::span(&out, 1), work_.attended.data(), tokens, how);
   add_delta(weights.post_attention_norm, tokens, residual);
 }
 
-void transformer::run_ffn(int index, int tokens, float* residual) {
+void transformer::run_ffn(int index, int tokens, arithmetic how, float* residual) {
   const layer& weights = layers_[static_cast<std::size_t>(index)];
   normalise(residual, weights.ffn_norm, tokens, work_.normed.data());
   const std::array<product, 2> expansions{{{&weights.gate, work_.gate.data()}, {&weights.up, work_.up.data()}}};
-  multiply(exec_, expansions, work_.normed.data(), tokens);
+  multiply(exec_, expansions, work_.normed.data(), tokens, how);
   const gate_activation kind = config_.layers[static_cast<std::size_t>(index)].gate;
   run_ranges(exec_, tokens, 4, [&](int begin, int end) {
     const std::size_t first = elements(begin, config_.ffn);
     apply_gate(kind, work_.gate.data() + first, work_.up.data() + first, elements(end - begin, config_.ffn));
   });
   const product contraction{&weights.down, work_.delta.data()};
-  multiply(exec_, std::span(&contraction, 1), work_.gate.data(), tokens);
+  multiply(exec_, std::span(&contraction, 1), work_.gate.data(), tokens, how);
   add_delta(weights.post_ffn_norm, tokens, residual);
 }
 

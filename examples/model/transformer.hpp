@@ -25,12 +25,17 @@ enum class weight_storage {
   encoded,  // as in the file, decoded a block at a time on use
 };
 
+struct weight_options {
+  weight_storage storage = weight_storage::automatic;
+  bool codes = false;  // beside them, in 8 bit or less, for arithmetic::integer
+};
+
 // A decoder-only transformer. It holds no state of a sequence: that is the caller's, in the attention callback.
 class transformer {
  public:
   // Runs on `exec`, which is idle while the attention callback runs and may serve there.
   explicit transformer(std::shared_ptr<const gguf_file> file, const kvilt::host& exec = {},
-                       weight_storage storage = weight_storage::automatic);
+                       const weight_options& weights = {});
 
   const model_config& config() const { return config_; }
 
@@ -38,10 +43,11 @@ class transformer {
 
   // Runs the layers over the tokens, one layer after the other for all of them, and leaves in hidden_out
   // [tokens][hidden] what `logits` wants. One caller at a time.
-  void forward(std::span<const int> tokens, const attention_fn& attention, std::vector<float>& hidden_out);
+  void forward(std::span<const int> tokens, const attention_fn& attention, std::vector<float>& hidden_out,
+               arithmetic how = arithmetic::fp32);
 
   // hidden [rows][hidden] as forward left it, out [rows][vocab]
-  void logits(const float* hidden, int rows, float* out);
+  void logits(const float* hidden, int rows, float* out, arithmetic how = arithmetic::fp32);
 
  private:
   using norm = std::vector<float>;  // RMSNorm's weights, empty where there is none
@@ -70,8 +76,8 @@ class transformer {
   void check_tensor_names() const;
   void resize_workspace(int tokens);
   void embed(std::span<const int> tokens, std::vector<float>& out) const;
-  void run_attention(int index, int tokens, const attention_fn& attention, float* residual);
-  void run_ffn(int index, int tokens, float* residual);
+  void run_attention(int index, int tokens, const attention_fn& attention, arithmetic how, float* residual);
+  void run_ffn(int index, int tokens, arithmetic how, float* residual);
   void normalise(const float* in, const norm& weight, int rows, float* out) const;
   void add_delta(const norm& post_norm, int tokens, float* residual);
 
@@ -79,6 +85,7 @@ class transformer {
   model_config config_;
   kvilt::host exec_;
   bool fp32_;
+  bool codes_;
   weight_matrix embedding_;
   weight_matrix output_;  // empty where the embedding serves
   norm output_norm_;

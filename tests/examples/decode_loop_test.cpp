@@ -6,6 +6,7 @@
 #include "policies.hpp"
 #include "support/catch.hpp"
 #include "support/tiny_gguf.hpp"
+#include "timing.hpp"
 
 #include <kvilt/core/thread_pool.hpp>
 
@@ -32,10 +33,11 @@ using example::session;
 // The model that every test here decodes with, its file removed at the end.
 class tiny_model {
  public:
-  explicit tiny_model(const support::tiny_gguf_options& options = {}) : path_(support::temporary_path("decode.gguf")) {
+  explicit tiny_model(const support::tiny_gguf_options& options = {}, const example::weight_options& weights = {})
+      : path_(support::temporary_path("decode.gguf")) {
     support::write_tiny_gguf(path_, options);
     file_ = std::make_shared<const example::gguf_file>(path_);
-    model_ = std::make_unique<example::transformer>(file_);
+    model_ = std::make_unique<example::transformer>(file_, kvilt::host(), weights);
     ropes_ = example::ropes_of(model_->config());
   }
   tiny_model(const tiny_model&) = delete;
@@ -339,6 +341,35 @@ TEST_CASE("decode_loop: every policy takes the bytes that were planned, and deco
     CHECK(std::isfinite(evaluation.result(i).kld_mean));
     CHECK(example::decode_rate(tiny.model(), evaluation.cache(i), kvilt::host(), tokens.back()) > 0);
   }
+}
+
+TEST_CASE("decode_loop: what is scored is computed in fp32, whatever decoding does", "[examples]") {
+  support::tiny_gguf_options options;
+  options.hidden = options.ffn = 256;
+  options.tensor_type = support::ggml::q8_0;
+  tiny_model plain(options), coded(options, {.codes = true});
+  const auto measure = [](tiny_model& tiny) {
+    std::vector<std::unique_ptr<session>> caches;
+    for (const char* name : {"fp32", "int4"}) caches.push_back(tiny.open(named(name), 131));
+    example::evaluation evaluation(tiny.model(), kvilt::host(), std::move(caches));
+    evaluation.read(tiny.some_tokens(131), [] {});  // the last block is of 2 tokens
+    return std::array{evaluation.result(0).perplexity, evaluation.result(1).perplexity, evaluation.result(1).kld_mean};
+  };
+  CHECK(measure(plain) == measure(coded));
+}
+
+TEST_CASE("decode_loop: decoding is timed at ascending depths", "[examples]") {
+  tiny_model tiny;
+  const std::vector<int> text = tiny.some_tokens(200);
+  const auto cache = tiny.open(named("fp16"), 200, 16);
+  example::decoder decode(tiny.model(), *cache, kvilt::host());
+  const auto times = example::time_decoding(decode, text, std::array{5, 20, 100});
+  REQUIRE(times.size() == 3);
+  CHECK(times[0].depth == 5);
+  CHECK(times[1].depth == 5 + example::timed_tokens);  // the first ones' tokens are there already
+  CHECK(times[2].depth == 100);
+  for (const auto& t : times) CHECK(t.milliseconds > 0);
+  CHECK(cache->length() == 100 + example::timed_tokens);
 }
 
 TEST_CASE("decode_loop: pages change nothing", "[examples]") {

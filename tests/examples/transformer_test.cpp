@@ -372,7 +372,7 @@ TEST_CASE("transformer: weights left in the file give the same bits, whatever th
   const auto options = wide(support::ggml::q4_1);
   const auto file = open(support::tiny_gguf(options));
   const reference_shape shape = shape_of(options, *file);
-  transformer decoded(file, {}, weight_storage::fp32);
+  transformer decoded(file, {}, {weight_storage::fp32});
   CHECK(decoded.weights_are_fp32());
   for (const std::size_t chunk : {1u, 5u, 100u, 600u}) {
     const std::vector<int> some(tokens.begin(),
@@ -380,11 +380,45 @@ TEST_CASE("transformer: weights left in the file give the same bits, whatever th
     const auto expected = run(decoded, shape, some, chunk);
     for (const int threads : {1, 3}) {
       kvilt::thread_pool pool(threads);
-      transformer encoded(file, kvilt::host(pool), weight_storage::encoded);
+      transformer encoded(file, kvilt::host(pool), {weight_storage::encoded});
       CHECK_FALSE(encoded.weights_are_fp32());
       CHECK(run(encoded, shape, some, chunk) == expected);
-      transformer threaded(file, kvilt::host(pool), weight_storage::fp32);
+      transformer threaded(file, kvilt::host(pool), {weight_storage::fp32});
       CHECK(run(threaded, shape, some, chunk) == expected);
+    }
+  }
+}
+
+TEST_CASE("transformer: integer arithmetic serves up to 8 tokens, and only on request", "[examples][threads]") {
+  const auto tokens = some_tokens(9);
+  const auto logits = [&](transformer& model, const reference_shape& shape, int count, example::arithmetic how) {
+    plain_attention attention(shape);
+    std::vector<float> hidden, out(static_cast<std::size_t>(count * model.config().vocab));
+    model.forward(std::span(tokens).first(static_cast<std::size_t>(count)), attention.callback(), hidden, how);
+    model.logits(hidden.data(), count, out.data(), how);
+    return out;
+  };
+  for (const std::uint32_t type : {support::ggml::q8_0, support::ggml::q4_k, support::ggml::f16}) {
+    INFO("tensor type " << type);
+    const auto options = wide(type);
+    const auto file = open(support::tiny_gguf(options));
+    const reference_shape shape = shape_of(options, *file);
+    kvilt::thread_pool pool(3);
+    transformer plain(file), coded(file, {}, {.codes = true}), threaded(file, kvilt::host(pool), {.codes = true});
+    for (const int count : {1, 8, 9}) {
+      const auto expected = logits(plain, shape, count, example::arithmetic::fp32);
+      CHECK(logits(plain, shape, count, example::arithmetic::integer) == expected);
+      CHECK(logits(coded, shape, count, example::arithmetic::fp32) == expected);
+      const auto got = logits(coded, shape, count, example::arithmetic::integer);
+      CHECK(logits(threaded, shape, count, example::arithmetic::integer) == got);
+      double error = 0, size = 0;
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        error += std::pow(double(got[i]) - double(expected[i]), 2);
+        size += std::pow(double(expected[i]), 2);
+      }
+      const bool integers = count <= 8 && type != support::ggml::f16;
+      CHECK((error > 0) == integers);
+      CHECK(std::sqrt(error / size) < 0.03);
     }
   }
 }
