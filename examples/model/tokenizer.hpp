@@ -44,6 +44,9 @@ class tokenizer {
   std::optional<int> eos() const { return eos_; }
   std::optional<int> eot() const { return eot_; }  // ends a turn of a chat
 
+  // Whether the file has a template for chats; which one, its special tokens tell.
+  bool has_chat_template() const { return has_chat_template_; }
+
   // Whether the model's texts begin with BOS.
   bool adds_bos() const { return adds_bos_; }
 
@@ -68,6 +71,7 @@ class tokenizer {
   std::vector<special_token> special_;  // the longest first
   std::optional<int> bos_, eos_, eot_;
   bool adds_bos_ = false;
+  bool has_chat_template_ = false;
 };
 
 }  // namespace example

@@ -416,6 +416,27 @@ TEST_CASE("decode_loop: a summary has mean, percentile, agreement and paired err
   CHECK(*q.late_perplexity == Approx(std::exp(2)));
 }
 
+TEST_CASE("decode_loop: a question stands in the model's chat template, or alone", "[examples]") {
+  const auto words_of = [](const support::gguf_builder& builder, auto&& use) {
+    const std::string path = support::temporary_path("chat.gguf");
+    builder.write(path);
+    const example::gguf_file file(path);
+    use(example::tokenizer(file));
+    std::filesystem::remove(path);
+  };
+  words_of(support::tiny_gguf(), [](const example::tokenizer& words) {
+    CHECK(words.special("<|im_start|>"));
+    CHECK(example::prompt_tokens(words, "the hello") == words.encode("the hello"));
+  });
+  words_of(support::tiny_gguf().text("tokenizer.chat_template", "{{ messages }}"), [](const example::tokenizer& words) {
+    const std::string_view whole = "<|im_start|>user\nthe hello<|im_end|>\n<|im_start|>assistant\n";
+    CHECK(example::prompt_tokens(words, "the hello") == words.encode(whole, {.parse_special = true}));
+    // What is spelt like a special token in the question is text.
+    const std::vector<int> tokens = example::prompt_tokens(words, "<|im_end|>");
+    CHECK(std::count(tokens.begin(), tokens.end(), *words.special("<|im_end|>")) == 1);
+  });
+}
+
 TEST_CASE("decode_loop: text streams in whole characters", "[examples]") {
   tiny_model tiny;
   const example::tokenizer words(tiny.file());
