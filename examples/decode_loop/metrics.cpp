@@ -1,30 +1,62 @@
 #include "metrics.hpp"
 
+#include "exponential.hpp"
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 
 namespace example {
+namespace {
+
+// In several partial sums, so that the compiler may use vectors without leave to reorder sums.
+template <typename Term>
+double sum_over(int count, const Term& term) {
+  constexpr int lanes = 16;
+  std::array<double, lanes> partial{};
+  int i = 0;
+  for (; i + lanes <= count; i += lanes)
+    for (int lane = 0; lane < lanes; ++lane) partial[std::size_t(lane)] += term(i + lane);
+  double sum = 0;
+  for (; i < count; ++i) sum += term(i);
+  for (const double p : partial) sum += p;
+  return sum;
+}
+
+// std::max_element looks at one number at a time.
+int first_largest(const float* logits, int vocab) {
+  constexpr int lanes = 16;
+  std::array<float, lanes> best;
+  best.fill(logits[0]);
+  int i = 0;
+  for (; i + lanes <= vocab; i += lanes)
+    for (int lane = 0; lane < lanes; ++lane)
+      best[std::size_t(lane)] = logits[i + lane] > best[std::size_t(lane)] ? logits[i + lane] : best[std::size_t(lane)];
+  float high = *std::max_element(best.begin(), best.end());
+  for (; i < vocab; ++i) high = std::max(high, logits[i]);
+  return static_cast<int>(std::find(logits, logits + vocab, high) - logits);
+}
+
+}  // namespace
 
 distribution distribution_of(const float* logits, int vocab) {
   distribution d;
-  d.top = static_cast<int>(std::max_element(logits, logits + vocab) - logits);
+  d.top = first_largest(logits, vocab);
   const double high = logits[d.top];
-  double sum = 0;
-  for (int i = 0; i < vocab; ++i) sum += std::exp(logits[i] - high);
-  d.log_sum = high + std::log(sum);
+  d.log_sum = high + std::log(sum_over(vocab, [&](int i) { return vector_exp(logits[i] - high); }));
   return d;
 }
 
 void probabilities_of(const float* logits, const distribution& d, int vocab, float* out) {
-  for (int i = 0; i < vocab; ++i) out[i] = static_cast<float>(std::exp(logits[i] - d.log_sum));
+  for (int i = 0; i < vocab; ++i) out[i] = static_cast<float>(vector_exp(logits[i] - d.log_sum));
 }
 
 position_score score_position(const reference_row& reference, const float* logits, int vocab, int next_token) {
   const distribution d = distribution_of(logits, vocab);
-  double expected_change = 0;  // of the logits, under the reference
-  for (int i = 0; i < vocab; ++i)
-    expected_change += double(reference.probabilities[i]) * (double(reference.logits[i]) - double(logits[i]));
+  const double expected_change = sum_over(vocab, [&](int i) {  // of the logits, under the reference
+    return double(reference.probabilities[i]) * (double(reference.logits[i]) - double(logits[i]));
+  });
   const double surprise = d.log_sum - logits[next_token];
   return {
       .divergence = std::max(expected_change - (reference.shape.log_sum - d.log_sum), 0.0),

@@ -1,5 +1,7 @@
 #include "activations.hpp"
 
+#include "exponential.hpp"
+
 #include <array>
 #include <cmath>
 
@@ -36,7 +38,7 @@ void apply_gate(gate_activation kind, float* gate, const float* up, std::size_t 
   const float cubic = silu ? 0.0f : 1.5957691216f * 0.044715f;
   for (std::size_t i = 0; i < n; ++i) {
     const float x = gate[i];
-    gate[i] = x / (1.0f + std::exp(-x * (linear + cubic * x * x))) * up[i];
+    gate[i] = x / (1.0f + vector_exp(-x * (linear + cubic * x * x))) * up[i];
   }
 }
 
