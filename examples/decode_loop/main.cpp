@@ -31,7 +31,8 @@ namespace example {
 namespace {
 
 constexpr const char* default_answer_policy = "paged16_int8_rot_s4_t64";
-constexpr int prompt_step = 64;  // tokens of the prompt that a step appends
+constexpr int prompt_step = 64;    // tokens of the prompt that a step appends
+constexpr int reading_step = 256;  // and of a text that decoding is timed behind
 constexpr int usage_error = 2;
 
 void add_options(CLI::App& app, options& o) {
@@ -168,7 +169,7 @@ class decode_loop {
     const std::vector<int> text = text_windows(one_window, words_, model_.config().context).front();
     introduce();
     const session_shape shape = shape_for(model_.config(), ropes_, exec_,
-                                          depths.back() + timed_tokens * kvilt::idx(depths.size()), prompt_step);
+                                          depths.back() + timed_tokens * kvilt::idx(depths.size()), reading_step);
     std::cout << "\nMilliseconds a token, at the median of " << timed_tokens << ", behind so many tokens of "
               << options_.text << '\n';
     if (csv.is_open()) csv << "policy,depth,ms\n";
