@@ -165,7 +165,8 @@ class decode_loop {
     std::ranges::sort(depths);
     std::ofstream csv = open_output(options_.csv);
     options one_window = options_;
-    one_window.positions = depths.back() + timed_tokens, one_window.windows = 1;
+    one_window.positions = depths.back() + timed_tokens * static_cast<int>(depths.size());
+    one_window.windows = 1;
     const std::vector<int> text = text_windows(one_window, words_, model_.config().context).front();
     introduce();
     const session_shape shape = shape_for(model_.config(), ropes_, exec_,
@@ -236,6 +237,7 @@ class decode_loop {
     for (std::size_t i = asked_for ? 0 : 1; i < policies_.size(); ++i) {
       rows.push_back({policies_[i].name, policies_[i].columns, policies_[i].plan(shape).bytes_per_token,
                       run.cache(i).cache_bytes(), options_.positions, run.result(i)});
+      rows.back().integer_decoding = how_ == arithmetic::integer;
       rows.back().tokens_per_second = decode_rate(model_, run.cache(i), exec_, windows.back().back(), how_);
     }
     return rows;

@@ -22,9 +22,21 @@ std::string bytes_text(double bytes) {
 
 using cells = std::vector<std::string>;
 
-cells headings(bool late) {
-  cells c{"policy",    "K",   "V",         "layout",  "retention",        "16-bit", "B/token",
-          "cache MiB", "KLD", "KLD 99.9%", "top-1 %", "change of ln ppl", "tok/s",  "ppl"};
+cells headings(bool late, bool integers) {
+  cells c{"policy",
+          "K",
+          "V",
+          "layout",
+          "retention",
+          "16-bit",
+          "B/token",
+          "cache MiB",
+          "KLD",
+          "KLD 99.9%",
+          "top-1 %",
+          "change of ln ppl",
+          integers ? "tok/s (integer weights)" : "tok/s",
+          "ppl"};
   if (late) c.push_back("ppl from " + std::to_string(score_sheet::late_from));
   return c;
 }
@@ -59,7 +71,8 @@ constexpr std::size_t left_aligned = 6;  // the words; numbers are aligned right
 void print_table(std::ostream& out, const std::vector<report_row>& rows) {
   const bool late =
       std::ranges::any_of(rows, [](const report_row& r) { return r.measured.late_perplexity.has_value(); });
-  std::vector<cells> lines{headings(late)};
+  const bool integers = std::ranges::any_of(rows, &report_row::integer_decoding);
+  std::vector<cells> lines{headings(late, integers)};
   for (const report_row& r : rows) lines.push_back(table_cells(r, late));
   std::vector<int> widths(lines[0].size());
   for (const cells& line : lines)
@@ -73,14 +86,15 @@ void print_table(std::ostream& out, const std::vector<report_row>& rows) {
 
 void write_csv(std::ostream& out, const std::vector<report_row>& rows) {
   out << "policy,k_format,v_format,layout,retention,sinks16,tail16,bytes_per_token,cache_bytes,kld_mean,kld_p999,top1,"
-         "dlnppl,dlnppl_se,tok_s\n";
+         "dlnppl,dlnppl_se,tok_s,decoding\n";
   for (const report_row& r : rows) {
     const policy_columns& c = r.columns;
     const quality& q = r.measured;
     out << r.policy << ',' << c.k_format << ',' << c.v_format << ',' << c.layout << ',' << c.retention << ','
         << c.sinks16 << ',' << c.tail16 << ',' << bytes_text(r.bytes_per_token) << ',' << r.cache_bytes << ','
         << format("%.4e,%.4e,%.2f,", q.kld_mean, q.kld_p999, q.top1)
-        << format("%.6f,%.6f,%.2f", q.dlnppl, q.dlnppl_se, r.tokens_per_second) << '\n';
+        << format("%.6f,%.6f,%.2f", q.dlnppl, q.dlnppl_se, r.tokens_per_second)
+        << (r.integer_decoding ? ",integer\n" : ",fp32\n");
   }
 }
 

@@ -20,6 +20,7 @@ struct report_row {
   kvilt::idx positions = 0;    // that the cache was allocated for
   quality measured;
   double tokens_per_second = 0;
+  bool integer_decoding = false;  // that rate's; everything else is measured in fp32
 };
 
 // For people: aligned columns.

@@ -475,9 +475,9 @@ TEST_CASE("decode_loop: the program writes the table of all default policies", "
   CHECK(result.err.empty());
   const auto rows = csv_of(csv);
   REQUIRE(rows.size() == 17);
-  const std::vector<std::string> columns{"policy",   "k_format", "v_format",        "layout",      "retention",
-                                         "sinks16",  "tail16",   "bytes_per_token", "cache_bytes", "kld_mean",
-                                         "kld_p999", "top1",     "dlnppl",          "dlnppl_se",   "tok_s"};
+  const std::vector<std::string> columns{"policy", "k_format",        "v_format",    "layout",   "retention", "sinks16",
+                                         "tail16", "bytes_per_token", "cache_bytes", "kld_mean", "kld_p999",  "top1",
+                                         "dlnppl", "dlnppl_se",       "tok_s",       "decoding"};
   CHECK(rows[0] == columns);
   for (std::size_t i = 1; i < rows.size(); ++i) {
     INFO(rows[i][0]);
@@ -488,6 +488,7 @@ TEST_CASE("decode_loop: the program writes the table of all default policies", "
     CHECK(std::stod(rows[i][14]) > 0);
   }
   CHECK(rows[1][0] == "fp32");
+  CHECK(rows[1][15] == "fp32");
   CHECK(std::stod(rows[1][9]) == 0);
   CHECK(std::stoll(rows[1][8]) == 2 * 2 * 2 * 16 * 4 * 200);  // layers, K and V, heads, dim, bytes, tokens
   CHECK(rows[14] == [&] {
@@ -498,6 +499,49 @@ TEST_CASE("decode_loop: the program writes the table of all default policies", "
     return expected;
   }());
   CHECK(rows[15][4] == "window256+4");
+  std::filesystem::remove(text);
+  std::filesystem::remove(csv);
+}
+
+TEST_CASE("decode_loop: integer weights change the rate alone, and are named", "[examples]") {
+  support::tiny_gguf_options options;
+  options.hidden = options.ffn = 256;
+  options.tensor_type = support::ggml::q4_1;
+  tiny_model tiny(options);
+  const std::string text = write_text(), csv = support::temporary_path("integers.csv");
+  const std::string arguments = "--model '" + tiny.path() + "' --text '" + text +
+                                "' --positions 200 --tokens 0 --policy int4 --csv '" + csv + "'";
+  const program_result exact = run_decode_loop(arguments);
+  const auto expected = csv_of(csv);
+  const program_result integer = run_decode_loop(arguments + " --integer-weights");
+  const auto rows = csv_of(csv);
+  INFO(exact.err << integer.err);
+  REQUIRE(expected.size() == 2);
+  REQUIRE(rows.size() == 2);
+  CHECK(std::equal(rows[1].begin(), rows[1].begin() + 14, expected[1].begin()));
+  CHECK(rows[1][15] == "integer");
+  CHECK_THAT(integer.out, support::containing("tok/s (integer weights)"));
+  CHECK(exact.out.find("integer") == std::string::npos);
+  std::filesystem::remove(text);
+  std::filesystem::remove(csv);
+}
+
+TEST_CASE("decode_loop: the program times decoding at depths", "[examples]") {
+  tiny_model tiny(mixed_layers());
+  const std::string text = write_text(), csv = support::temporary_path("times.csv");
+  const program_result result =
+      run_decode_loop("--model '" + tiny.path() + "' --text '" + text +
+                      "' --policy fp16 --policy paged16_fp16 --decode-at 100 --decode-at 9 --csv '" + csv + "'");
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  const auto rows = csv_of(csv);
+  REQUIRE(rows.size() == 5);
+  CHECK(rows[0] == std::vector<std::string>{"policy", "depth", "ms"});
+  for (std::size_t i = 1; i < 5; ++i) {
+    CHECK(rows[i][0] == (i < 3 ? "fp16" : "paged16_fp16"));
+    CHECK(rows[i][1] == (i % 2 ? "9" : "100"));
+    CHECK(std::stod(rows[i][2]) > 0);
+  }
   std::filesystem::remove(text);
   std::filesystem::remove(csv);
 }
