@@ -1,7 +1,7 @@
 #pragma once
 
 #include <kvilt/cache/budget.hpp>
-#include <kvilt/cache/page_table.hpp>
+#include <kvilt/cache/owned_table.hpp>
 #include <kvilt/cache/reorder.hpp>
 #include <kvilt/cache/step.hpp>
 
@@ -41,7 +41,8 @@ class ledger {
     closed_.pop_back();
     handle& h = handles_[std::size_t(slot)];
     h.open = true;
-    entries_[std::size_t(h.row)] = {.body = Policy::tail ? Policy::sinks : 0};
+    entry& e = entries_[std::size_t(h.row)] = {};  // NOTE: nvcc 13 gives the first member what is meant for a later one
+    e.body = Policy::tail ? Policy::sinks : 0;
     return {slot, ++h.generation};
   }
 
@@ -367,7 +368,7 @@ class ledger {
     }
   }
 
-  page_table<Space> pages_;
+  owned_table<Space> pages_;
   std::vector<handle> handles_;  // by slot
   std::vector<entry> entries_;   // by row
   std::vector<int> closed_;

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <kvilt/attention/host/kernels.hpp>
-#include <kvilt/attention/host/state.hpp>
-#include <kvilt/attention/host/tile.hpp>
+#include <kvilt/attention/host/softmax.hpp>
 #include <kvilt/attention/positions.hpp>
 #include <kvilt/attention/variant.hpp>
 #include <kvilt/cache/append.hpp>
@@ -44,26 +42,17 @@ class host_block {
         group_(group),
         k_dim_(view.k_dim()),
         v_dim_(view.v_dim()),
-        q_stride_(round_up(view.k_dim(), host_tile::vector)) {
-    const auto take = [&scratch](idx rows, idx bytes) {
-      return std::exchange(scratch, scratch + round_up(rows * bytes, host_tile::line));
-    };
-    const auto floats = [&](idx rows, idx count) {
-      return reinterpret_cast<float*>(take(rows, count * idx(sizeof(float))));
-    };
-    constexpr idx rows = host_tile::rows, tokens = host_tile::tokens;
-    q_ = floats(rows, q_stride_);
-    q_turned_ = floats(rows, q_stride_);
-    q_codes_ = reinterpret_cast<signed char*>(take(rows, 2 * q_stride_));
-    k_ = floats(tokens, k_dim_);
-    v_ = floats(tokens, v_dim_);
-    products_ = floats(rows, tokens);
-    scores_ = floats(rows, tokens);
-    weights_ = floats(rows, tokens);
-    state_ = row_states::at(floats(1, row_states::floats(rows, v_dim_)), rows, v_dim_);
-    next_ = floats(rows, state_.stride);
-    total_ = row_states::at(floats(1, row_states::floats(rows, v_dim_)), rows, v_dim_);
-    integers_ = take(tokens, larger(q_stride_, host_tile::integer_numbers));
+        q_stride_(round_up(view.k_dim(), host_tile::vector)),
+        arena_(scratch),
+        integers_(arena_.bytes(host_tile::tokens, larger(q_stride_, host_tile::integer_numbers))),
+        softmax_(kernels, v_dim_, arena_, integers_) {
+    q_ = arena_.floats(host_tile::rows, q_stride_);
+    q_turned_ = arena_.floats(host_tile::rows, q_stride_);
+    q_codes_ = reinterpret_cast<signed char*>(arena_.bytes(host_tile::rows, 2 * q_stride_));
+    k_ = arena_.floats(host_tile::tokens, k_dim_);
+    v_ = arena_.floats(host_tile::tokens, v_dim_);
+    products_ = arena_.floats(host_tile::rows, host_tile::tokens);
+    total_ = arena_.states(host_tile::rows, v_dim_);
   }
 
   /// Reads query rows [first, first + count), a row being (token, head of the group).
@@ -79,22 +68,20 @@ class host_block {
       const position_range seen = tiles_of(variant_, where_of(r));
       range_ = {smaller(range_.first, seen.first), larger(range_.last, seen.last)};
     }
-    state_.clear(count_);
+    softmax_.begin(count_);
     total_.clear(count_);
-    // NOTE: vectors of the output end beyond its rows.
-    std::fill_n(next_, idx(count_) * state_.stride, 0.0f);
   }
 
   /// Takes in every key, leaf by leaf.
   void attend(const View& view) {
-    for_each_leaf(view, {0, no_end}, [&](idx) { total_.add(kernels_, state_, count_); });
+    for_each_leaf(view, {0, no_end}, [&](idx) { total_.add(kernels_, softmax_.state(), count_); });
   }
 
   /// States of the keys of leaf `leaf`, for another block to add up: `to` has room for them.
   void attend_leaf(const View& view, idx leaf, const row_states& to) {
     to.clear(count_);
     for_each_leaf(view, {leaf * host_tile::leaf, (leaf + 1) * host_tile::leaf},
-                  [&](idx) { to.add(kernels_, state_, count_); });
+                  [&](idx) { to.add(kernels_, softmax_.state(), count_); });
   }
 
   const row_states& total() const { return total_; }
@@ -143,16 +130,16 @@ class host_block {
     span = {larger(span.first, range_.first), smaller(span.last, smaller(range_.last, item_.n.after))};
     if (!View::ordered) {  // rows come in no order: one leaf
       view.each([&](const auto& seg) { attend(seg, span); });
-      absorb();
+      softmax_.absorb();
       body(0);
       return;
     }
     for (idx first = span.first; first < span.last;) {
       const idx leaf = first / host_tile::leaf, end = smaller((leaf + 1) * host_tile::leaf, span.last);
       view.each([&](const auto& seg) { attend(seg, {first, end}); });
-      absorb();
+      softmax_.absorb();
       body(leaf);
-      state_.clear(count_);
+      softmax_.clear();
       first = end;
     }
   }
@@ -207,25 +194,25 @@ class host_block {
       if (ordered && kept.position >= span.last) break;
       const place p = seg.layout.locate(item_.sequence, head_, kept.slot);
       const idx tile = ordered ? kept.position / host_tile::tokens : 0;
-      const int first = ordered ? int(kept.position % host_tile::tokens) : filled_;
+      const int first = ordered ? int(kept.position % host_tile::tokens) : softmax_.filled();
       idx run = smaller(smaller(kept.run, p.run), smaller(rows - i, host_tile::tokens - first));
       if (ordered) run = smaller(run, span.last - kept.position);
       i += run;
       if (p.page < 0) continue;
       if (!std::exchange(prepared, true)) prepare_queries(seg);
-      if (ordered && (tile != tile_ || first < filled_)) close_tile(seg, part);
+      if (ordered && (tile != tile_ || first < softmax_.filled())) close_tile(seg, part);
       tile_ = tile;
       if (part == none) part = first;
       take(seg, p, kept.position, first, int(run));
       foresee(seg, i - run + host_tile::tokens, rows, first, int(run));
-      if (filled_ == host_tile::tokens) close_tile(seg, part);
+      if (softmax_.filled() == host_tile::tokens) close_tile(seg, part);
     }
     score(seg, part);
   }
   template <class Segment>
   void close_tile(const Segment& seg, int& part) {
     score(seg, std::exchange(part, none));
-    absorb();
+    softmax_.absorb();
   }
 
   /// The rows from `i` on are those of the next tile: the kernels ask for them while they work on this one.
@@ -237,7 +224,7 @@ class host_block {
       const int count = p.page < 0 ? 1 : int(smaller(smaller(kept.run, p.run), run - t));
       const place known = p.page < 0 ? place{} : p;
       if constexpr (plain_keys<Segment>) keys_.foresee(seg.k, seg.planes.k_codes, known, head_, first + t, count);
-      values_.foresee(seg.v, seg.planes.v_codes, known, head_, first + t, count);
+      softmax_.values().foresee(seg.v, seg.planes.v_codes, known, head_, first + t, count);
       t += count;
     }
   }
@@ -249,15 +236,9 @@ class host_block {
       take_turned(seg, p, position, first, run);
     else
       keys_.take(seg.k, seg.planes.k_codes, seg.planes.k_params, p, head_, first, run, k_);
-    values_.take(seg.v, seg.planes.v_codes, seg.planes.v_params, p, head_, first, run, v_);
+    softmax_.values().take(seg.v, seg.planes.v_codes, seg.planes.v_params, p, head_, first, run, v_);
     for (int t = 0; t < run; ++t) key_position_[first + t] = position + t;
-    live_ |= (run == host_tile::tokens ? ~std::uint64_t(0) : (std::uint64_t(1) << run) - 1) << first;
-    filled_ = first + run;
-    constexpr plain_codes codes = plain_or_decoded<typename Segment::v_format>();
-    if (parts_ > 0 && part_[parts_ - 1].codes == codes)
-      part_[parts_ - 1].last = filled_;
-    else
-      part_[parts_++] = {first, filled_, codes, plain_format<typename Segment::v_format>};
+    softmax_.take(first, run, plain_or_decoded<typename Segment::v_format>(), plain_format<typename Segment::v_format>);
   }
 
   /// Keys that were appended without RoPE, turned; neither they nor Q are in the view's rotation.
@@ -289,22 +270,23 @@ class host_block {
   template <class Segment>
   void score(const Segment& seg, int part) {
     if (part == none) return;
+    const int filled = softmax_.filled();
     constexpr plain_codes codes = key_codes<Segment>();
     const bool integers = by_integers(codes);
-    fill_gaps(keys_.rows, part, filled_);
+    softmax_.fill_gaps(keys_.rows, part, filled);
     score_task task;
     task.q = q_now_, task.q_stride = q_stride_, task.count = count_;
     task.q_codes = q_codes_, task.q_scale = q_scale_, task.q_sum = q_code_sum_;
     task.rows = keys_.rows, task.dim = k_dim_, task.offset = codes.offset;
     task.ahead = keys_.ahead;
     if constexpr (!plain_keys<Segment>) task.ahead = nullptr;
-    task.first = part, task.last = filled_;
+    task.first = part, task.last = filled;
     task.out = products_, task.scratch = integers_;
     (integers ? kernels_.multiply_integer_keys : kernels_.multiply_keys)[int(codes.codes)](task);
     const row_params params = keys_.widened(kernels_, codes.params);
     for (int r = 0; r < count_; ++r) {
-      float* scores = scores_ + r * host_tile::tokens;
-      kernels_.scale_products(products_ + r * host_tile::tokens, params, q_sum_[r], scale_, part, filled_, scores);
+      float* scores = softmax_.scores(r);
+      kernels_.scale_products(products_ + r * host_tile::tokens, params, q_sum_[r], scale_, part, filled, scores);
       ask_variant(seg.retention, r, part, scores);
     }
   }
@@ -313,68 +295,18 @@ class host_block {
   template <class Retention>
   void ask_variant(const Retention& retention, int r, int part, float* scores) {
     where w = where_of(r);
-    const position_range range{key_position_[part], key_position_[filled_ - 1] + 1};
+    const position_range range{key_position_[part], key_position_[softmax_.filled() - 1] + 1};
     const bool all_kept = Retention::ordered && keeps_whole(variant_, w, range);
     const bool all_seen = Retention::ordered && sees_all(retention, w.q_position, range);
     constexpr bool changes = requires {
       variant_.score(w, 0.0f);
     };
     if (!changes && all_kept && all_seen) return;
-    for (int t = part; t < filled_; ++t) {
+    for (int t = part; t < softmax_.filled(); ++t) {
       w.k_position = key_position_[t];
       const bool shown = (all_seen || retention.sees(w.q_position, w.k_position)) && (all_kept || keeps(variant_, w));
       scores[t] = shown ? scored(variant_, w, scores[t]) : -__builtin_huge_valf();
     }
-  }
-
-  /// Gives tokens of the tile that are not live rows of [first, last) a row that may be read instead.
-  void fill_gaps(const unsigned char** rows, int first, int last) const {
-    if (first == 0 && last == host_tile::tokens && live_ == ~std::uint64_t(0)) return;
-    for (int t = 0; t < host_tile::tokens; ++t)
-      if (t < first || t >= last || !(live_ >> t & 1)) rows[t] = rows[first];
-  }
-
-  /// Adds the tile to the rows' states and empties it.
-  void absorb() {
-    if (filled_ == 0) return;
-    bool any = false;
-    for (int r = 0; r < count_; ++r) {
-      float* scores = scores_ + r * host_tile::tokens;
-      for (int t = 0; live_ != ~std::uint64_t(0) && t < host_tile::tokens; ++t)
-        if (!(live_ >> t & 1)) scores[t] = -__builtin_huge_valf();
-      any |= kernels_.weigh(scores, state_.maximum[r], state_.sum[r], factor_[r]);
-    }
-    for (int i = 0; any && i < parts_; ++i) add_values(part_[i]);
-    filled_ = parts_ = 0;
-    live_ = 0;
-  }
-
-  void add_values(const value_part& part) {
-    const bool alone = parts_ == 1, as_they_are = part.codes.params == param_kind::none;
-    value_task task;
-    const unsigned char* rows[host_tile::tokens];
-    std::copy_n(values_.rows, host_tile::tokens, rows);
-    fill_gaps(rows, part.first, part.last);
-    task.ahead = part.plain ? values_.ahead : nullptr;
-    const row_params params = values_.widened(kernels_, part.codes.params);
-    for (int r = 0; r < count_; ++r) {
-      const float* from = scores_ + r * host_tile::tokens;
-      float* to = weights_ + r * host_tile::tokens;
-      if (!alone) {
-        for (int t = 0; t < host_tile::tokens; ++t) to[t] = t >= part.first && t < part.last ? from[t] : 0.0f;
-        from = to;
-      }
-      constant_[r] = as_they_are ? 0.0f : kernels_.scale_weights(from, params, to);
-    }
-    task.weights = alone && as_they_are ? scores_ : weights_, task.count = count_, task.rows = rows, task.dim = v_dim_;
-    task.first = part.first, task.last = part.last, task.offset = part.codes.offset;
-    task.factor = factor_, task.constant = constant_;
-    task.from = state_.out, task.to = next_, task.stride = state_.stride;
-    task.scratch = integers_;
-    const auto integer = kernels_.add_integer_values[int(part.codes.codes)];
-    (integer ? integer : kernels_.add_values[int(part.codes.codes)])(task);
-    std::swap(state_.out, next_);
-    std::fill_n(factor_, count_, 1.0f);
   }
 
   static constexpr int none = -1;
@@ -399,23 +331,17 @@ class host_block {
   int q_code_sum_[host_tile::rows];
   float q_sum_[host_tile::rows];
 
+  host_arena arena_;
+  unsigned char* integers_;
+  tile_softmax softmax_;
+  row_states total_;  // of the leaves before
+
   idx tile_ = 0;  // which tile of positions is being filled
-  int filled_ = 0, parts_ = 0;
-  std::uint64_t live_ = 0;
-  tile_side keys_, values_;
+  tile_side keys_;
   idx key_position_[host_tile::tokens];
-  value_part part_[2 * View::segments];
   float* k_;         // [tokens][k_dim], of formats that are decoded
   float* v_;         // [tokens][v_dim]
   float* products_;  // [rows][tokens]
-  float* scores_;    // [rows][tokens], then weights
-  float* weights_;   // [rows][tokens], times scales
-  unsigned char* integers_;
-
-  row_states state_, total_;  // of the leaf, and of the leaves before
-  float* next_;               // [rows][stride], takes turns with state_.out
-  float factor_[host_tile::rows];
-  float constant_[host_tile::rows];
 };
 
 }  // namespace kvilt::inline KVILT_ABI::detail

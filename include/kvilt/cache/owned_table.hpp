@@ -9,9 +9,9 @@ namespace kvilt::inline KVILT_ABI::detail {
 
 /// The pages of each row of a view's tables: ids, from one pool. Entries without a page are -1.
 template <memory_space Space>
-class page_table {
+class owned_table {
  public:
-  page_table(int rows, idx width, idx pages, memory<Space> from)
+  owned_table(int rows, idx width, idx pages, memory<Space> from)
       : width_(width), ids_(from, sizeof(page_id) * std::size_t(rows * width)), pool_(pages) {
     std::fill_n(data(), rows * width, page_id(-1));
   }

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <kvilt/attention/host/kernels.hpp>
+#include <kvilt/attention/host/state.hpp>
+#include <kvilt/attention/host/tile.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace kvilt::inline KVILT_ABI::detail {
+
+/// Hands out a worker's scratch, in rows on lines of their own.
+class host_arena {
+ public:
+  explicit host_arena(unsigned char* memory) : next_(memory) {}
+  unsigned char* bytes(idx rows, idx each) { return std::exchange(next_, next_ + host_tile::place(rows, each)); }
+  float* floats(idx rows, idx each) { return reinterpret_cast<float*>(bytes(rows, each * idx(sizeof(float)))); }
+  row_states states(idx rows, idx v_dim) {
+    return row_states::at(floats(1, row_states::floats(rows, v_dim)), rows, v_dim);
+  }
+
+ private:
+  unsigned char* next_;
+};
+
+/// The softmax of up to `host_tile::rows` rows over tiles of `host_tile::tokens` tokens: scores in, weighted values added
+/// up. Values may lie in several ways within one tile, as 16-bit sinks before a body do.
+class tile_softmax {
+ public:
+  tile_softmax(const host_kernels& kernels, int v_dim, host_arena& arena, unsigned char* integers)
+      : kernels_(kernels), v_dim_(v_dim), integers_(integers) {
+    scores_ = arena.floats(host_tile::rows, host_tile::tokens);
+    weights_ = arena.floats(host_tile::rows, host_tile::tokens);
+    state_ = arena.states(host_tile::rows, v_dim);
+    next_ = arena.floats(host_tile::rows, state_.stride);
+  }
+
+  /// For `rows` rows that have seen no key.
+  void begin(int rows) {
+    count_ = rows;
+    state_.clear(rows);
+    std::fill_n(next_, idx(rows) * state_.stride, 0.0f);  // NOTE: vectors of the output end beyond its rows
+  }
+  void clear() { state_.clear(count_); }
+
+  const row_states& state() const { return state_; }
+  float* scores(int row) const { return scores_ + row * host_tile::tokens; }
+  /// Where the tile's values lie.
+  tile_side& values() { return values_; }
+  /// Tokens of the tile so far, the hidden among them.
+  int filled() const { return filled_; }
+
+  /// Tokens [first, first + run) of the tile are live, and their values are `codes`, where they lie or decoded.
+  void take(int first, int run, plain_codes codes, bool plain) {
+    live_ |= (run == host_tile::tokens ? ~std::uint64_t(0) : (std::uint64_t(1) << run) - 1) << first;
+    filled_ = first + run;
+    if (parts_ > 0 && part_[parts_ - 1].codes == codes && part_[parts_ - 1].plain == plain)
+      part_[parts_ - 1].last = filled_;
+    else
+      part_[parts_++] = {first, filled_, codes, plain};
+  }
+
+  /// Gives tokens of the tile that are not live rows of [first, last) a row that may be read instead.
+  void fill_gaps(const unsigned char** rows, int first, int last) const {
+    if (first == 0 && last == host_tile::tokens && live_ == ~std::uint64_t(0)) return;
+    for (int t = 0; t < host_tile::tokens; ++t)
+      if (t < first || t >= last || !(live_ >> t & 1)) rows[t] = rows[first];
+  }
+
+  /// Adds the tile to the rows' states and empties it.
+  void absorb() {
+    if (filled_ == 0) return;
+    bool any = false;
+    for (int r = 0; r < count_; ++r) {
+      float* scores = scores_ + r * host_tile::tokens;
+      for (int t = 0; live_ != ~std::uint64_t(0) && t < host_tile::tokens; ++t)
+        if (!(live_ >> t & 1)) scores[t] = -__builtin_huge_valf();
+      any |= kernels_.weigh(scores, state_.maximum[r], state_.sum[r], factor_[r]);
+    }
+    for (int i = 0; any && i < parts_; ++i) add_values(part_[i]);
+    filled_ = parts_ = 0;
+    live_ = 0;
+  }
+
+ private:
+  void add_values(const value_part& part) {
+    const bool alone = parts_ == 1, as_they_are = part.codes.params == param_kind::none;
+    value_task task;
+    const unsigned char* rows[host_tile::tokens];
+    std::copy_n(values_.rows, host_tile::tokens, rows);
+    fill_gaps(rows, part.first, part.last);
+    task.ahead = part.plain ? values_.ahead : nullptr;
+    const row_params params = values_.widened(kernels_, part.codes.params);
+    for (int r = 0; r < count_; ++r) {
+      const float* from = scores_ + r * host_tile::tokens;
+      float* to = weights_ + r * host_tile::tokens;
+      if (!alone) {
+        for (int t = 0; t < host_tile::tokens; ++t) to[t] = t >= part.first && t < part.last ? from[t] : 0.0f;
+        from = to;
+      }
+      constant_[r] = as_they_are ? 0.0f : kernels_.scale_weights(from, params, to);
+    }
+    task.weights = alone && as_they_are ? scores_ : weights_, task.count = count_, task.rows = rows, task.dim = v_dim_;
+    task.first = part.first, task.last = part.last, task.offset = part.codes.offset;
+    task.factor = factor_, task.constant = constant_;
+    task.from = state_.out, task.to = next_, task.stride = state_.stride;
+    task.scratch = integers_;
+    const auto integer = kernels_.add_integer_values[int(part.codes.codes)];
+    (integer ? integer : kernels_.add_values[int(part.codes.codes)])(task);
+    std::swap(state_.out, next_);
+    std::fill_n(factor_, count_, 1.0f);
+  }
+
+  static constexpr int most_parts = 6;  // of three segments, each with a decoded and a plain end
+
+  const host_kernels& kernels_;
+  int v_dim_, count_ = 0;
+  int filled_ = 0, parts_ = 0;
+  std::uint64_t live_ = 0;
+  tile_side values_;
+  value_part part_[most_parts];
+  unsigned char* integers_;
+  float* scores_;   // [rows][tokens], then weights
+  float* weights_;  // [rows][tokens], times scales
+  row_states state_;
+  float* next_;  // [rows][stride], takes turns with state_.out
+  float factor_[host_tile::rows];
+  float constant_[host_tile::rows];
+};
+
+}  // namespace kvilt::inline KVILT_ABI::detail
