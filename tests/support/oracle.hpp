@@ -1,6 +1,7 @@
 #pragma once
 
-#include <kvilt/core/types.hpp>
+#include <kvilt/core/executor.hpp>
+#include <kvilt/format/format.hpp>
 
 #include <cmath>
 #include <cstring>
@@ -108,6 +109,38 @@ struct tolerance {
   double relative = 2e-5;
   double cosine = 1e-8;
 };
+
+template <class F>
+constexpr bool integer_codes() {
+  if constexpr (kvilt::plain_format<F>)
+    return F::plain.codes == kvilt::code_kind::u8 || F::plain.codes == kvilt::code_kind::u4;
+  else
+    return false;
+}
+
+// Queries and weights of 14 bits where the host multiplies codes as integers.
+inline tolerance within(const kvilt::host& exec, bool integers) {
+  if (integers && exec.instructions() == kvilt::instruction_set::avx512) return {1.5e-3, 1.5e-3, 2e-6};
+  return {};
+}
+// Of a view's rows.
+template <class View>
+tolerance within(const kvilt::host& exec, const View& view) {
+  bool integers = false;
+  view.each([&](const auto& seg) {
+    using segment = std::remove_cvref_t<decltype(seg)>;
+    integers |= integer_codes<typename segment::k_format>() || integer_codes<typename segment::v_format>();
+  });
+  return within(exec, integers);
+}
+
+// Every set of instructions that this machine can run.
+inline std::vector<kvilt::instruction_set> instruction_sets() {
+  std::vector<kvilt::instruction_set> all;
+  for (const auto s : {kvilt::instruction_set::portable, kvilt::instruction_set::avx2, kvilt::instruction_set::avx512})
+    if (kvilt::supports(s)) all.push_back(s);
+  return all;
+}
 
 // Where `got` is not `want`, in words; empty if nowhere. NaN and infinity must be where they are expected.
 template <class Wanted>

@@ -219,6 +219,12 @@ class session {
     }
     cache_.attend(exec, layer, s, kvilt::packed_rows<const float>(q.data(), q_heads, cache_.k_dim),
                   kvilt::packed_rows(out.data(), q_heads, cache_.v_dim), {lse.data(), q_heads});
+    // The other sets of instructions must agree with the oracle too, in turn: they are tested whatever machine this is.
+    const auto sets = instruction_sets();
+    const host other = exec.with(sets[std::size_t(++turn_) % sets.size()]);
+    std::vector<float> other_out(out.size(), NAN), other_lse(lse.size(), NAN);
+    cache_.attend(other, layer, s, kvilt::packed_rows<const float>(q.data(), q_heads, cache_.k_dim),
+                  kvilt::packed_rows(other_out.data(), q_heads, cache_.v_dim), {other_lse.data(), q_heads});
     std::size_t row = 0;
     for (const portion& p : parts) {
       track& t = tracks_.at(p.tag);
@@ -231,14 +237,19 @@ class session {
               std::span(out).subspan(at * std::size_t(cache_.v_dim), std::size_t(cache_.v_dim));
           t.answers.insert(t.answers.end(), got.begin(), got.end());
           t.answers.push_back(lse[at]);
-          if (checked) check(t, layer, position, head, q.data() + at * std::size_t(cache_.k_dim), got, lse[at]);
+          if (!checked) continue;
+          const float* const query = q.data() + at * std::size_t(cache_.k_dim);
+          check(exec, t, layer, position, head, query, got, lse[at]);
+          check(other, t, layer, position, head, query,
+                std::span<const float>(other_out).subspan(at * std::size_t(cache_.v_dim), std::size_t(cache_.v_dim)),
+                other_lse[at]);
         }
       }
     }
   }
 
-  void check(const track& t, int layer, idx position, int head, const float* q, std::span<const float> out,
-             float lse) const {
+  void check(const host& exec, const track& t, int layer, idx position, int head, const float* q,
+             std::span<const float> out, float lse) const {
     const std::size_t kept = std::size_t(layer * heads_ + head / group_);
     std::vector<oracle_key> keys;
     for (std::size_t i = 0; i < t.tokens.size(); ++i)
@@ -246,11 +257,12 @@ class session {
     const std::vector<double> query(q, q + cache_.k_dim);
     const band seen(position, cache_.width ? cache_.width : 1 << 30, cache_.sinks);
     const oracle_state want = oracle(query, keys, 1 / std::sqrt(double(cache_.k_dim)), out.size(), seen);
-    std::string wrong = difference(out, want.out);
-    if (wrong.empty()) wrong = difference(std::span(&lse, 1), std::vector<double>{want.lse});
+    const tolerance close = within(exec, cache_.integers);
+    std::string wrong = difference(out, want.out, close);
+    if (wrong.empty()) wrong = difference(std::span(&lse, 1), std::vector<double>{want.lse}, close);
     if (!wrong.empty())
-      FAIL(cache_.name << ": layer " << layer << ", query " << position << " of " << t.tokens.size() << ", head "
-                       << head << ", " << wrong);
+      FAIL(cache_.name << ", " << kvilt::name_of(exec.instructions()) << ": layer " << layer << ", query " << position
+                       << " of " << t.tokens.size() << ", head " << head << ", " << wrong);
   }
 
   subject& cache_;
@@ -259,6 +271,7 @@ class session {
   int checks_;
   int salt_ = 0;
   int appends_ = 1;
+  int turn_ = 0;
   int nan_tag_ = -1;
   idx nan_position_ = -1;
   std::map<int, track> tracks_;

@@ -27,6 +27,7 @@ class subject {
   int sinks = 0, exact_sinks = 0, tail = 0;
   idx width = 0;  // of the window; 0: there is none
   bool paged = false;
+  bool integers = false;  // K or V may be multiplied as integers
   std::string name;
 
   virtual const kvilt::cache_shape& shape() const = 0;
@@ -114,6 +115,7 @@ class subject_of final : public subject {
     k_dim = policy.k.dim(), v_dim = policy.v.dim();
     sinks = Policy::sinks, exact_sinks = Policy::exact_sinks, tail = Policy::tail;
     width = policy.retention.width();
+    integers = integer_codes<typename Policy::k_format>() || integer_codes<typename Policy::v_format>();
     paged = !kvilt::fixed_layout<typename Policy::layout_type>;
     name = std::string(policy.layout.name()) + " K " + kvilt::name_of(policy.k) + " of " + std::to_string(k_dim) +
            ", V " + kvilt::name_of(policy.v) + " of " + std::to_string(v_dim) + ", page " +
