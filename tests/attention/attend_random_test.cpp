@@ -175,12 +175,13 @@ class random_case {
       }
     }
     static thread_pool pool(3);
-    const host exec = dice_.below(2) ? host(pool) : host();
-    std::vector<unsigned char> workspace(cache_.workspace_bytes(exec, int(handles.size())), 0xff);
-    const kvilt::step st = cache_.begin(exec, handles, counts, workspace);
-    append(exec, cache_.view(0), st, std::as_const(k).rows(), std::as_const(v).rows());
+    const auto sets = instruction_sets();
+    exec_ = (dice_.below(2) ? host(pool) : host()).with(sets[std::size_t(dice_.below(int(sets.size())))]);
+    std::vector<unsigned char> workspace(cache_.workspace_bytes(exec_, int(handles.size())), 0xff);
+    const kvilt::step st = cache_.begin(exec_, handles, counts, workspace);
+    append(exec_, cache_.view(0), st, std::as_const(k).rows(), std::as_const(v).rows());
     answer<> got(st.q_rows, q.heads, s_.v_dim);
-    attend(exec, st, q, got);
+    attend(exec_, st, q, got);
     cache_.commit(st);
     for (std::size_t i = 0; i < who.size(); ++i)
       if (std::string wrong = check(tracks_[std::size_t(who[i])], st.items[i], q, got); !wrong.empty())
@@ -214,8 +215,9 @@ class random_case {
           const oracle_state want = oracle(widened(q.row(item.q_row + n, q_head)), keys,
                                            1 / std::sqrt(double(s_.k_dim)), std::size_t(s_.v_dim), variant);
           const float lse = got.lse_of(item.q_row + n, q_head);
-          std::string wrong = difference(got.out.row(item.q_row + n, q_head), want.out);
-          if (wrong.empty()) wrong = difference(std::span(&lse, 1), std::vector<double>{want.lse});
+          const tolerance close = within(exec_, cache_.view(0));
+          std::string wrong = difference(got.out.row(item.q_row + n, q_head), want.out, close);
+          if (wrong.empty()) wrong = difference(std::span(&lse, 1), std::vector<double>{want.lse}, close);
           if (!wrong.empty())
             return "query " + std::to_string(variant.query) + ", head " + std::to_string(q_head) + ": " + wrong;
         }
@@ -225,6 +227,7 @@ class random_case {
 
   setting s_;
   dice& dice_;
+  host exec_;
   Policy policy_;
   test_memory memory_;
   cache<Policy> cache_;

@@ -158,8 +158,9 @@ class tiled_text {
         const oracle_state want = oracle(widened(q.row(before + i, head)), keys, 1 / std::sqrt(double(q.dim)),
                                          std::size_t(policy_.v.dim()), band(before + i, 1000));
         const float lse = got.lse_of(i, head);
-        std::string wrong = difference(got.out.row(i, head), want.out);
-        if (wrong.empty()) wrong = difference(std::span(&lse, 1), std::vector<double>{want.lse});
+        const tolerance close = within(host(), owner_.view(layer));
+        std::string wrong = difference(got.out.row(i, head), want.out, close);
+        if (wrong.empty()) wrong = difference(std::span(&lse, 1), std::vector<double>{want.lse}, close);
         if (!wrong.empty())
           return "layer " + std::to_string(layer) + ", query " + std::to_string(before + i) + ", head " +
                  std::to_string(head) + ": " + wrong;

@@ -101,7 +101,7 @@ TEST_CASE("rotate: a rotated format is its format, and names its rotation", "[fo
 namespace {
 
 /// A format without constructors, as users write them.
-struct plain_format {
+struct bare_format {
   static constexpr int rows = 1;
   int width = 0;
   int dim() const { return width; }
@@ -117,8 +117,8 @@ struct plain_format {
 }  // namespace
 
 TEST_CASE("rotate: a format without constructors is rotated by its value or its dim", "[format]") {
-  CHECK(rotated<plain_format>(plain_format{24}).dim() == 24);
-  CHECK(rotated<plain_format>(40).dim() == 40);
-  CHECK(rotated<plain_format>().dim() == 0);
+  CHECK(rotated<bare_format>(bare_format{24}).dim() == 24);
+  CHECK(rotated<bare_format>(40).dim() == 40);
+  CHECK(rotated<bare_format>().dim() == 0);
   CHECK(rotated<q8<64>>().dim() == 64);
 }

@@ -155,7 +155,7 @@ std::string difference(std::span<const float> got, const std::vector<Wanted>& wa
     if (!std::isfinite(g)) continue;
     product += g * w, norm_got += g * g, norm_want += w * w;
   }
-  if (norm_want > 0 && product < (1 - within.cosine) * std::sqrt(norm_got * norm_want))
+  if (want.size() > 1 && norm_want > 0 && product < (1 - within.cosine) * std::sqrt(norm_got * norm_want))
     return "cosine " + std::to_string(product / std::sqrt(norm_got * norm_want));
   return {};
 }

@@ -31,9 +31,8 @@ inline bool supports(instruction_set s) {
 
 /// The widest that this machine has.
 inline instruction_set best_instructions() {
-  for (const instruction_set s : {instruction_set::avx512, instruction_set::avx2})
-    if (supports(s)) return s;
-  return instruction_set::portable;
+  if (supports(instruction_set::avx512)) return instruction_set::avx512;
+  return supports(instruction_set::avx2) ? instruction_set::avx2 : instruction_set::portable;
 }
 
 }  // namespace kvilt::inline KVILT_ABI

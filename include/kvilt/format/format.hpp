@@ -31,12 +31,12 @@ enum class code_kind : unsigned char {
 enum class param_kind : unsigned char {
   none,        // scale 1
   scale16,     // an fp16 scale
-  scale_zero,  // an fp16 scale, an fp16 zero
+  scale_zero,  // an fp16 scale, and an fp16 zero: what code 0 stands for
   scale32      // an fp32 scale
 };
 
 /// How a row lies, for kernels that read codes without `decode`:
-///     number i = scale * (code i - offset) + zero
+///     number i = scale * (code i - offset), or scale * code i + zero
 struct plain_codes {
   code_kind codes = code_kind::fp32;
   param_kind params = param_kind::none;

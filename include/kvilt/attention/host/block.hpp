@@ -277,13 +277,13 @@ class host_block {
     score_task task;
     task.q = q_now_, task.q_stride = q_stride_, task.count = count_;
     task.q_codes = q_codes_, task.q_scale = q_scale_, task.q_sum = q_code_sum_;
-    task.rows = keys_.rows, task.dim = k_dim_, task.offset = codes.offset;
+    task.rows = keys_.rows, task.dim = k_dim_, task.offset = centre_of(codes);
     task.ahead = keys_.ahead;
     if constexpr (!plain_keys<Segment>) task.ahead = nullptr;
     task.first = part, task.last = filled;
     task.out = products_, task.scratch = integers_;
     (integers ? kernels_.multiply_integer_keys : kernels_.multiply_keys)[int(codes.codes)](task);
-    const row_params params = keys_.widened(kernels_, codes.params);
+    const row_params params = keys_.widened(kernels_, codes);
     for (int r = 0; r < count_; ++r) {
       float* scores = softmax_.scores(r);
       kernels_.scale_products(products_ + r * host_tile::tokens, params, q_sum_[r], scale_, part, filled, scores);

@@ -90,7 +90,7 @@ class tile_softmax {
     std::copy_n(values_.rows, host_tile::tokens, rows);
     fill_gaps(rows, part.first, part.last);
     task.ahead = part.plain ? values_.ahead : nullptr;
-    const row_params params = values_.widened(kernels_, part.codes.params);
+    const row_params params = values_.widened(kernels_, part.codes);
     for (int r = 0; r < count_; ++r) {
       const float* from = scores_ + r * host_tile::tokens;
       float* to = weights_ + r * host_tile::tokens;
@@ -101,7 +101,7 @@ class tile_softmax {
       constant_[r] = as_they_are ? 0.0f : kernels_.scale_weights(from, params, to);
     }
     task.weights = alone && as_they_are ? scores_ : weights_, task.count = count_, task.rows = rows, task.dim = v_dim_;
-    task.first = part.first, task.last = part.last, task.offset = part.codes.offset;
+    task.first = part.first, task.last = part.last, task.offset = centre_of(part.codes);
     task.factor = factor_, task.constant = constant_;
     task.from = state_.out, task.to = next_, task.stride = state_.stride;
     task.scratch = integers_;

@@ -16,6 +16,12 @@ consteval plain_codes plain_or_decoded() {
     return {};
 }
 
+/// What kernels take off integer codes, so that they have no mean to speak of: the error of an integer weight would
+/// multiply it, in every number alike, and a rotation gather that into one.
+constexpr int centre_of(plain_codes p) {
+  return p.params != param_kind::scale_zero ? p.offset : p.codes == code_kind::u4 ? 8 : 128;
+}
+
 /// Where the keys of a tile lie, or its values, and their params.
 struct tile_side {
   static constexpr int tokens = host_tile::tokens;
@@ -56,8 +62,9 @@ struct tile_side {
     }
   }
 
-  /// Scales and zeros as floats.
-  row_params widened(const host_kernels& kernels, param_kind kind) {
+  /// Scales as floats, and what the centre of the codes stands for.
+  row_params widened(const host_kernels& kernels, plain_codes codes) {
+    const param_kind kind = codes.params;
     static constexpr auto filled = [](float x) {
       struct {
         float value[tokens];
@@ -71,6 +78,7 @@ struct tile_side {
     kernels.widen_halves(scale_bits, scale);
     if (kind == param_kind::scale16) return {scale, zeros.value};
     kernels.widen_halves(zero_bits, zero);
+    for (int t = 0; t < tokens; ++t) zero[t] += float(centre_of(codes)) * scale[t];
     return {scale, zero};
   }
 
