@@ -58,14 +58,16 @@ class host_block {
   /// Reads query rows [first, first + count), a row being (token, head of the group).
   template <class Q>
   void load(const rows<Q>& q, int first, int count) {
-    first_ = first;
     count_ = count;
+    prepared_for_ = nullptr;
     for (int r = 0; r < count_; ++r) {
+      const int query = (first + r) / group_, q_head = head_ * group_ + (first + r) % group_;
+      where_[r] = {item_.sequence, q_head, head_, query, item_.query_position(query), 0};
       float* row = q_ + r * q_stride_;
-      load_row(q.at(item_.q_row + query_of(r), head_ * group_ + member_of(r)), k_dim_, row);
+      load_row(q.at(item_.q_row + query, q_head), k_dim_, row);
       std::fill(row + k_dim_, row + q_stride_, 0.0f);
       if constexpr (!turns_keys) View::k_rotation::forward(row, k_dim_);
-      const position_range seen = tiles_of(variant_, where_of(r));
+      const position_range seen = tiles_of(variant_, where_[r]);
       range_ = {smaller(range_.first, seen.first), larger(range_.last, seen.last)};
     }
     softmax_.begin(count_);
@@ -90,8 +92,8 @@ class host_block {
   template <class Out>
   void finish(const row_states& all, const kvilt::rows<Out>& out, natural_lse lse) const {
     for (int r = 0; r < count_; ++r) {
-      const idx to_row = item_.q_row + query_of(r);
-      const int to_head = head_ * group_ + member_of(r);
+      const idx to_row = item_.q_row + where_[r].q_index;
+      const int to_head = where_[r].q_head;
       float* row = all.out + r * all.stride;
       if constexpr (has_sink<Variant>) all.add_sink(r, variant_.sink(to_head));
       const bool empty = all.sum[r] == 0;  // NOTE: not the maximum: that of NaNs alone is -infinity too
@@ -115,13 +117,6 @@ class host_block {
       return Segment::k_format::plain;
     else
       return {};
-  }
-
-  int query_of(int r) const { return (first_ + r) / group_; }
-  int member_of(int r) const { return (first_ + r) % group_; }
-  where where_of(int r) const {
-    const int query = query_of(r);
-    return {item_.sequence, head_ * group_ + member_of(r), head_, query, item_.query_position(query), 0};
   }
 
   /// `body(leaf)` after the keys of each leaf of `span` are in the state.
@@ -151,7 +146,7 @@ class host_block {
       for (int r = 0; r < count_; ++r) {
         float* row = q_turned_ + r * q_stride_;
         std::copy_n(q_ + r * q_stride_, q_stride_, row);
-        const idx position = item_.query_position(query_of(r));
+        const idx position = where_[r].q_position;
         View::k_rotation::inverse(row, k_dim_);
         positions_.turn.shift(row, seg.retention.in_cache(position) - position);
         View::k_rotation::forward(row, k_dim_);
@@ -163,6 +158,7 @@ class host_block {
   }
   template <class Segment>
   void prepare_queries(const Segment& seg) {
+    prepared_for_ = &seg;
     q_now_ = queries_for(seg);
     constexpr plain_codes codes = key_codes<Segment>();
     const bool integers = by_integers(codes);
@@ -188,7 +184,6 @@ class host_block {
     constexpr bool ordered = Segment::retention_type::ordered;
     const idx rows = seg.retention.count(item_.n, item_.sequence, head_);
     int part = none;  // the tile's first token of this segment
-    bool prepared = false;
     for (idx i = first_row(seg, rows, span.first); i < rows;) {
       const kept_row kept = seg.retention.at(item_.n, item_.sequence, head_, i);
       if (ordered && kept.position >= span.last) break;
@@ -199,7 +194,7 @@ class host_block {
       if (ordered) run = smaller(run, span.last - kept.position);
       i += run;
       if (p.page < 0) continue;
-      if (!std::exchange(prepared, true)) prepare_queries(seg);
+      if (prepared_for_ != &seg) prepare_queries(seg);
       if (ordered && (tile != tile_ || first < softmax_.filled())) close_tile(seg, part);
       tile_ = tile;
       if (part == none) part = first;
@@ -294,7 +289,7 @@ class host_block {
   /// What the variant makes of a row's scores, and what it and the retention hide.
   template <class Retention>
   void ask_variant(const Retention& retention, int r, int part, float* scores) {
-    where w = where_of(r);
+    where w = where_[r];
     const position_range range{key_position_[part], key_position_[softmax_.filled() - 1] + 1};
     const bool all_kept = Retention::ordered && keeps_whole(variant_, w, range);
     const bool all_seen = Retention::ordered && sees_all(retention, w.q_position, range);
@@ -320,12 +315,14 @@ class host_block {
   const step_item& item_;
   int head_, group_, k_dim_, v_dim_;
   idx q_stride_;
-  int first_ = 0, count_ = 0;
+  int count_ = 0;
+  where where_[host_tile::rows];  // each row's query
   position_range range_{no_end, 0};
 
-  float* q_;         // [rows][q_stride], in the view's rotation
-  float* q_turned_;  // [rows][q_stride], for a segment that counts positions in the cache
-  const float* q_now_ = nullptr;
+  float* q_;                      // [rows][q_stride], in the view's rotation
+  float* q_turned_;               // [rows][q_stride], for a segment that counts positions in the cache
+  const float* q_now_ = nullptr;  // of the segment that they are prepared for
+  const void* prepared_for_ = nullptr;
   signed char* q_codes_;  // [rows][2 q_stride]
   float q_scale_[host_tile::rows];
   int q_code_sum_[host_tile::rows];

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <kvilt/attention/host/simd_avx512.hpp>
+#include <kvilt/attention/host/integer_keys_avx512.hpp>
 
 #if KVILT_X86
 #if !defined(__clang__)
@@ -13,181 +13,34 @@
 namespace kvilt::inline KVILT_ABI::detail::avx512 {
 
 /// \file
-/// Attention over 8-bit and 4-bit codes by integer dot products (VNNI). Queries and weights are integers of 14 bits, a
-/// scale each of its own: 128 high + low, two products of bytes. Sums are exact, so their order is no matter; what the
-/// 14 bits cost is below 1/64 of what the codes themselves have cost.
+/// Sums of 8-bit and 4-bit values by integer dot products (VNNI), of weights as integers of 14 bits.
 
-inline constexpr int integer_limit = 127 * 128;  // of a query's or a weight's magnitude
-
-/// high and low of 16 integers, as the lowest bytes: value = 128 high + low, |low| <= 64.
-KVILT_AVX512 inline void split(__m512i value, __m512i& high, __m512i& low) {
-  high = _mm512_srai_epi32(_mm512_add_epi32(value, _mm512_set1_epi32(64)), 7);
-  low = _mm512_sub_epi32(value, _mm512_slli_epi32(high, 7));
-}
-
-/// Where number i of a query stands among its codes: 4-bit keys give even and odd numbers of eight apart.
-constexpr int code_place(code_kind kind, int i) {
-  return kind == code_kind::u4 ? i / 8 * 8 + i % 2 * 4 + i % 8 / 2 : i;
-}
-
-/// codes: [dim] high bytes, then [dim] low ones.
-KVILT_AVX512 inline void quantise_query(code_kind kind, const float* q, int dim, signed char* codes, float& scale,
-                                        int& sum) {
-  float most = 0;
-  bool finite = true;
-  for (int i = 0; i < dim; ++i) {
-    const float magnitude = __builtin_fabsf(q[i]);
-    finite &= magnitude <= 3.4028235e38f;
-    most = magnitude > most ? magnitude : most;
-  }
-  // NOTE: a row that is not finite has no finite scores.
-  scale = finite ? most / integer_limit : __builtin_nanf("");
-  const float inverse = finite && scale > 1.2e-38f ? 1 / scale : 0.0f;
-  sum = 0;
-  for (int i = 0; i < dim; i += lanes) {
-    const __m512i value =
-        _mm512_maskz_cvtps_epi32(first_lanes(finite ? dim - i : 0), multiply(load(q + i), splat(inverse)));
-    __m512i high, low;
-    split(value, high, low);
-    alignas(64) signed char bytes[2][lanes];
-    _mm_store_si128(reinterpret_cast<__m128i*>(bytes[0]), _mm512_cvtepi32_epi8(high));
-    _mm_store_si128(reinterpret_cast<__m128i*>(bytes[1]), _mm512_cvtepi32_epi8(low));
-    for (int j = 0; j < lanes && i + j < dim; ++j) {
-      codes[code_place(kind, i + j)] = bytes[0][j];
-      codes[dim + code_place(kind, i + j)] = bytes[1][j];
-      sum += 128 * bytes[0][j] + bytes[1][j];
-    }
-  }
-}
-
-/// 16 x 16 transposed 32-bit words: x[i] word j <-> x[j] word i.
-KVILT_AVX512 inline void transpose(__m512i (&x)[16]) {
-  __m512i y[16];
-  KVILT_UNROLL
-  for (int i = 0; i < 16; i += 2) {
-    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-  }
-  KVILT_UNROLL
-  for (int i = 0; i < 16; i += 4) {
-    x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
-    x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
-    x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
-    x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
-  }
+/// 64 bytes of four tokens, of each byte's four codes a word.
+template <code_kind Kind>
+KVILT_AVX512 void read_four(const value_task& task, int byte, int t, __m512i (&x)[4]) {
+  const int bytes = (Kind == code_kind::u4 ? task.dim / 2 : task.dim) - byte;
+  const __mmask64 live = bytes >= 64 ? ~__mmask64(0) : (__mmask64(1) << bytes) - 1;
+  __m512i y[4];
   KVILT_UNROLL
   for (int i = 0; i < 4; ++i) {
-    y[i] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88);
-    y[i + 4] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
-    y[i + 8] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
-    y[i + 12] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
+    fetch_ahead(task.ahead, t + i, byte);
+    x[i] = _mm512_maskz_loadu_epi8(live, task.rows[t + i] + byte);
   }
-  KVILT_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    x[i] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0x88);
-    x[i + 8] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0xdd);
-    x[i + 4] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0x88);
-    x[i + 12] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0xdd);
-  }
-}
-
-inline constexpr int tile_tokens = host_tile::tokens;
-
-/// Four codes of each of the tile's keys as a word: words [dim / 4][tokens].
-template <code_kind Kind>
-KVILT_AVX512 void gather_keys(const score_task& task, int* words) {
-  constexpr int per_word = Kind == code_kind::u4 ? 8 : 4;  // codes of a word as it lies
-  const __m512i nibble = _mm512_set1_epi8(15);
-  for (int t = 0; t < tile_tokens; t += 16) {
-    for (int w = 0; w < task.dim / per_word; w += 16) {
-      const int count = task.dim / per_word - w < 16 ? task.dim / per_word - w : 16;
-      __m512i x[16];
-      KVILT_UNROLL
-      for (int i = 0; i < 16; ++i) {
-        fetch_ahead(task.ahead, t + i, 4 * w);
-        x[i] = _mm512_maskz_loadu_epi32(first_lanes(count), task.rows[t + i] + 4 * w);
-      }
-      transpose(x);
-      for (int i = 0; i < count; ++i) {
-        if constexpr (Kind == code_kind::u4) {
-          int* const to = words + 2 * (w + i) * tile_tokens + t;
-          _mm512_storeu_si512(to, _mm512_and_si512(x[i], nibble));
-          _mm512_storeu_si512(to + tile_tokens, _mm512_and_si512(_mm512_srli_epi32(x[i], 4), nibble));
-        } else {
-          _mm512_storeu_si512(words + (w + i) * tile_tokens + t, x[i]);
-        }
-      }
-    }
-  }
-}
-
-/// Products of `Rows` rows with 64 keys.
-template <int Rows>
-KVILT_AVX512 void multiply_words(const score_task& task, int row, const int* words) {
-  __m512i high[Rows][4], low[Rows][4];
-  KVILT_UNROLL
-  for (int r = 0; r < Rows; ++r) {
-    KVILT_UNROLL
-    for (int j = 0; j < 4; ++j) high[r][j] = low[r][j] = _mm512_setzero_si512();
-  }
-  const signed char* codes = task.q_codes + row * 2 * task.q_stride;
-  for (int w = 0; w < task.dim / 4; ++w) {
-    __m512i key[4];
-    KVILT_UNROLL
-    for (int j = 0; j < 4; ++j) key[j] = _mm512_loadu_si512(words + w * tile_tokens + 16 * j);
-    KVILT_UNROLL
-    for (int r = 0; r < Rows; ++r) {
-      const signed char* q = codes + r * 2 * task.q_stride + 4 * w;
-      const __m512i q_high = _mm512_set1_epi32(read<int>(reinterpret_cast<const unsigned char*>(q)));
-      const __m512i q_low = _mm512_set1_epi32(read<int>(reinterpret_cast<const unsigned char*>(q + task.dim)));
-      KVILT_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        high[r][j] = _mm512_dpbusd_epi32(high[r][j], key[j], q_high);
-        low[r][j] = _mm512_dpbusd_epi32(low[r][j], key[j], q_low);
-      }
-    }
-  }
-  KVILT_UNROLL
-  for (int r = 0; r < Rows; ++r) {
-    // NOTE: the sum of offset codes may wrap; without the offset it fits.
-    const __m512i offset = _mm512_set1_epi32(int(unsigned(task.offset) * unsigned(task.q_sum[row + r])));
-    KVILT_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const __m512i sum = _mm512_sub_epi32(_mm512_add_epi32(_mm512_slli_epi32(high[r][j], 7), low[r][j]), offset);
-      store(task.out + (row + r) * tile_tokens + 16 * j,
-            multiply(_mm512_cvtepi32_ps(sum), splat(task.q_scale[row + r])));
-    }
-  }
-}
-
-template <code_kind Kind>
-KVILT_AVX512 void multiply_integer_keys(const score_task& task) {
-  int* const words = reinterpret_cast<int*>(task.scratch);
-  gather_keys<Kind>(task, words);
-  int row = 0;
-  for (; row + 2 <= task.count; row += 2) multiply_words<2>(task, row, words);
-  if (row < task.count) multiply_words<1>(task, row, words);
+  y[0] = _mm512_unpacklo_epi8(x[0], x[1]), y[1] = _mm512_unpackhi_epi8(x[0], x[1]);
+  y[2] = _mm512_unpacklo_epi8(x[2], x[3]), y[3] = _mm512_unpackhi_epi8(x[2], x[3]);
+  x[0] = _mm512_unpacklo_epi16(y[0], y[2]), x[1] = _mm512_unpackhi_epi16(y[0], y[2]);
+  x[2] = _mm512_unpacklo_epi16(y[1], y[3]), x[3] = _mm512_unpackhi_epi16(y[1], y[3]);
 }
 
 /// Four tokens' codes of each number as a word: 64 numbers of a tile, words [token / 4][4][16], numbers in the order
 /// that `in_order` undoes. For 4-bit codes the even numbers of 128, then the odd ones.
 template <code_kind Kind>
 KVILT_AVX512 void gather_values(const value_task& task, int byte, int first, int last, unsigned char* words) {
-  const int bytes = (Kind == code_kind::u4 ? task.dim / 2 : task.dim) - byte;
-  const __mmask64 live = bytes >= 64 ? ~__mmask64(0) : (__mmask64(1) << bytes) - 1;
   const __m512i nibble = _mm512_set1_epi8(15);
   constexpr int half = tile_tokens * 64;  // bytes of 64 numbers of a tile
   for (int t = first; t < last; t += 4) {
-    __m512i x[4], y[4];
-    KVILT_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      fetch_ahead(task.ahead, t + i, byte);
-      x[i] = _mm512_maskz_loadu_epi8(live, task.rows[t + i] + byte);
-    }
-    y[0] = _mm512_unpacklo_epi8(x[0], x[1]), y[1] = _mm512_unpackhi_epi8(x[0], x[1]);
-    y[2] = _mm512_unpacklo_epi8(x[2], x[3]), y[3] = _mm512_unpackhi_epi8(x[2], x[3]);
-    x[0] = _mm512_unpacklo_epi16(y[0], y[2]), x[1] = _mm512_unpackhi_epi16(y[0], y[2]);
-    x[2] = _mm512_unpacklo_epi16(y[1], y[3]), x[3] = _mm512_unpackhi_epi16(y[1], y[3]);
+    __m512i x[4];
+    read_four<Kind>(task, byte, t, x);
     KVILT_UNROLL
     for (int i = 0; i < 4; ++i) {
       unsigned char* const to = words + 64 * (t + i);
@@ -241,6 +94,16 @@ struct weight_codes {
   int sum[host_tile::rows];
 };
 
+/// 128 high + low - constant as floats, in order.
+KVILT_AVX512 inline void finish_sums(const __m512i (&high)[4], const __m512i (&low)[4], int constant, f32 (&sums)[4]) {
+  KVILT_UNROLL
+  for (int j = 0; j < 4; ++j) {
+    const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high[j], 7), low[j]);
+    sums[j] = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(constant)));
+  }
+  in_order(sums);
+}
+
 /// Sums of 64 numbers for `Rows` rows, as integers: sums[r][j], in order.
 template <int Rows>
 KVILT_AVX512 void add_words(const weight_codes& weights, int row, int offset, const unsigned char* words, int first,
@@ -268,15 +131,7 @@ KVILT_AVX512 void add_words(const weight_codes& weights, int row, int offset, co
     }
   }
   KVILT_UNROLL
-  for (int r = 0; r < Rows; ++r) {
-    const __m512i constant = _mm512_set1_epi32(offset * weights.sum[row + r]);
-    KVILT_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high[r][j], 7), low[r][j]);
-      sums[r][j] = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, constant));
-    }
-    in_order(sums[r]);
-  }
+  for (int r = 0; r < Rows; ++r) finish_sums(high[r], low[r], offset * weights.sum[row + r], sums[r]);
 }
 
 /// to = factor from + constant + scale sums, for 16 numbers from `d` on.
@@ -286,26 +141,61 @@ KVILT_AVX512 inline void add_sums(const value_task& task, int row, int d, float 
   store(task.to + at, multiply_add(splat(scale), sums, before));
 }
 
-template <code_kind Kind, int Rows>
-KVILT_AVX512 void add_integer_rows(const value_task& task, const weight_codes& weights, int row, int d,
-                                   const unsigned char* words, int first, int last) {
-  f32 even[Rows][4];
-  add_words<Rows>(weights, row, task.offset, words, first, last, even);
+/// The sums of 64 numbers, or the even and the odd ones of 128, take their places.
+template <code_kind Kind>
+KVILT_AVX512 void add_numbers(const value_task& task, int row, int d, float scale, const f32 (&even)[4],
+                              const f32 (&odd)[4]) {
   if constexpr (Kind == code_kind::u4) {
-    f32 odd[Rows][4];
-    add_words<Rows>(weights, row, task.offset, words + tile_tokens * 64, first, last, odd);
     const __m512i lower = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     const __m512i upper = _mm512_add_epi32(lower, _mm512_set1_epi32(8));
-    for (int r = 0; r < Rows; ++r)
-      for (int j = 0; j < 8 && d + 16 * j < task.dim; ++j) {
-        const f32 sums = _mm512_permutex2var_ps(even[r][j / 2], j % 2 ? upper : lower, odd[r][j / 2]);
-        add_sums(task, row + r, d + 16 * j, weights.scale[row + r], sums);
-      }
+    for (int j = 0; j < 8 && d + 16 * j < task.dim; ++j)
+      add_sums(task, row, d + 16 * j, scale, _mm512_permutex2var_ps(even[j / 2], j % 2 ? upper : lower, odd[j / 2]));
   } else {
-    for (int r = 0; r < Rows; ++r)
-      for (int j = 0; j < 4 && d + 16 * j < task.dim; ++j)
-        add_sums(task, row + r, d + 16 * j, weights.scale[row + r], even[r][j]);
+    for (int j = 0; j < 4 && d + 16 * j < task.dim; ++j) add_sums(task, row, d + 16 * j, scale, even[j]);
   }
+}
+
+template <code_kind Kind, int Rows>
+KVILT_AVX512 void add_rows(const value_task& task, const weight_codes& weights, int row, int d,
+                           const unsigned char* words, int first, int last) {
+  f32 even[Rows][4], odd[Rows][4];
+  add_words<Rows>(weights, row, task.offset, words, first, last, even);
+  if constexpr (Kind == code_kind::u4)
+    add_words<Rows>(weights, row, task.offset, words + tile_tokens * 64, first, last, odd);
+  for (int r = 0; r < Rows; ++r)
+    add_numbers<Kind>(task, row + r, d, weights.scale[row + r], even[r], Kind == code_kind::u4 ? odd[r] : even[r]);
+}
+
+/// The same for a task of one row, whose words need not be kept.
+template <code_kind Kind>
+KVILT_AVX512 void add_one_row(const value_task& task, const weight_codes& weights, int d, int first, int last) {
+  constexpr int halves = Kind == code_kind::u4 ? 2 : 1;
+  __m512i high[halves][4], low[halves][4];
+  KVILT_UNROLL
+  for (int j = 0; j < 4 * halves; ++j) high[j / 4][j % 4] = low[j / 4][j % 4] = _mm512_setzero_si512();
+  const __m512i nibble = _mm512_set1_epi8(15);
+  const unsigned char* const codes = reinterpret_cast<const unsigned char*>(weights.codes[0]);
+  for (int t = first; t < last; t += 4) {
+    __m512i x[4];
+    read_four<Kind>(task, d / halves, t, x);
+    const __m512i w_high = _mm512_set1_epi32(read<int>(codes + t));
+    const __m512i w_low = _mm512_set1_epi32(read<int>(codes + tile_tokens + t));
+    KVILT_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const __m512i even = halves == 2 ? _mm512_and_si512(x[j], nibble) : x[j];
+      high[0][j] = _mm512_dpbusd_epi32(high[0][j], even, w_high);
+      low[0][j] = _mm512_dpbusd_epi32(low[0][j], even, w_low);
+      if constexpr (halves == 2) {
+        const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x[j], 4), nibble);
+        high[1][j] = _mm512_dpbusd_epi32(high[1][j], odd, w_high);
+        low[1][j] = _mm512_dpbusd_epi32(low[1][j], odd, w_low);
+      }
+    }
+  }
+  f32 sums[halves][4];
+  for (int half = 0; half < halves; ++half)
+    finish_sums(high[half], low[half], task.offset * weights.sum[0], sums[half]);
+  add_numbers<Kind>(task, 0, d, weights.scale[0], sums[0], sums[halves - 1]);
 }
 
 template <code_kind Kind>
@@ -316,10 +206,14 @@ KVILT_AVX512 void add_integer_values(const value_task& task) {
     weights.scale[r] = quantise_weights(task.weights + r * tile_tokens, first, last, weights.codes[r], weights.sum[r]);
   constexpr int numbers = Kind == code_kind::u4 ? 128 : 64;  // at a time
   for (int d = 0; d < task.dim; d += numbers) {
+    if (task.count == 1) {
+      add_one_row<Kind>(task, weights, d, first, last);
+      continue;
+    }
     gather_values<Kind>(task, Kind == code_kind::u4 ? d / 2 : d, first, last, task.scratch);
     int row = 0;
-    for (; row + 2 <= task.count; row += 2) add_integer_rows<Kind, 2>(task, weights, row, d, task.scratch, first, last);
-    if (row < task.count) add_integer_rows<Kind, 1>(task, weights, row, d, task.scratch, first, last);
+    for (; row + 2 <= task.count; row += 2) add_rows<Kind, 2>(task, weights, row, d, task.scratch, first, last);
+    if (row < task.count) add_rows<Kind, 1>(task, weights, row, d, task.scratch, first, last);
   }
 }
 
