@@ -20,11 +20,13 @@
 #include <kvilt/cache/dispatch.hpp>
 #include <kvilt/cache/foreign.hpp>
 #include <kvilt/cache/policy.hpp>
+#include <kvilt/cache/scales.hpp>
 #include <kvilt/core/version.hpp>
 #include <kvilt/format/floating.hpp>
 #include <kvilt/format/fp8.hpp>
 #include <kvilt/format/integer.hpp>
 #include <kvilt/format/rotate.hpp>
+#include <kvilt/format/static_scale.hpp>
 #include <kvilt/layout/contiguous.hpp>
 #include <kvilt/layout/paged.hpp>
 #include <kvilt/layout/paged_list.hpp>

@@ -7,6 +7,7 @@
 #include <kvilt/format/fp8.hpp>
 #include <kvilt/format/integer.hpp>
 #include <kvilt/format/rotate.hpp>
+#include <kvilt/format/static_scale.hpp>
 
 #include <cstring>
 #include <random>
@@ -23,7 +24,8 @@ namespace {
 using namespace kvilt;
 
 using all = std::tuple<fp32<>, fp16<>, bf16<>, e4m3<>, q8<>, q8<dynamic, 32>, q4<>, q4<dynamic, 32>, rotated<q8<>>,
-                       rotated<q4<>>, q8<128>, q4<64>, rotated<q4<64>>, e4m3<72>>;
+                       rotated<q4<>>, q8<128>, q4<64>, rotated<q4<64>>, e4m3<72>, e4m3<dynamic, 32>, e5m2<>,
+                       e5m2<dynamic, 64>, e4m3_static<>, e5m2_static<>, q8_static<>>;
 
 constexpr int longest_row = 256;
 constexpr int random_rows = 2000;
@@ -37,7 +39,7 @@ KVILT_HD void put(const F& f, const float* x, row_ref to) {
   f.encode(row, to);
 }
 
-/// x [rows][dim] -> codes [rows][code_bytes], params [rows][param_bytes], decoded [rows][dim]
+/// x [rows][dim] -> codes [rows][code_bytes], params [rows][param_bytes] or one static scale, decoded [rows][dim]
 template <class F>
 __global__ void put_rows(F f, const float* x, int rows, unsigned char* codes, unsigned char* params, float* decoded) {
   const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
@@ -84,7 +86,9 @@ TEMPLATE_LIST_TEST_CASE("format: the device encodes the bytes of the host" ENCOD
     const int count = int(rows.size()) / dim;
     const support::managed<float> x(rows.size()), decoded(rows.size());
     const support::managed<unsigned char> codes(std::size_t(count * f.code_bytes()));
-    const support::managed<unsigned char> params(std::size_t(count * f.param_bytes()));
+    const support::managed<unsigned char> params(std::size_t(count * f.param_bytes()) + sizeof(float));
+    const float scale = formats::record<TestType>(f).scale;
+    std::memcpy(params.data(), &scale, sizeof(scale));
     std::memcpy(x.data(), rows.data(), x.bytes());
     put_rows<<<(count + 63) / 64, 64>>>(f, x.data(), count, codes.data(), params.data(), decoded.data());
     support::finish_kernels();

@@ -5,6 +5,7 @@
 #include <kvilt/format/fp8.hpp>
 #include <kvilt/format/integer.hpp>
 #include <kvilt/format/rotate.hpp>
+#include <kvilt/format/static_scale.hpp>
 
 #include <cmath>
 #include <cstring>
@@ -18,9 +19,11 @@ using namespace kvilt;
 using formats::dims_of;
 using formats::record;
 
-using scaled = std::tuple<e4m3<>, q8<>, q8<dynamic, 32>, q4<>, q4<dynamic, 32>>;
+using scaled =
+    std::tuple<e4m3<>, e4m3<dynamic, 32>, e5m2<>, e5m2<dynamic, 64>, q8<>, q8<dynamic, 32>, q4<>, q4<dynamic, 32>>;
 using all = std::tuple<fp32<>, fp16<>, bf16<>, e4m3<>, q8<>, q8<dynamic, 32>, q4<>, q4<dynamic, 32>, rotated<q8<>>,
-                       rotated<q4<>>, q8<128>, q8<256, 64>, q4<40>, q4<192, 64>>;
+                       rotated<q4<>>, q8<128>, q8<256, 64>, q4<40>, q4<192, 64>, e4m3<dynamic, 32>, e4m3<256, 128>,
+                       e5m2<>, e5m2<dynamic, 64>, e4m3_static<>, e5m2_static<>, q8_static<>, rotated<q8_static<72>>>;
 
 /// A format with its dim in the type, and the same one with it at run time.
 template <class Fixed, class AtRunTime>
@@ -28,9 +31,12 @@ struct twins {
   using fixed = Fixed;
   using at_run_time = AtRunTime;
 };
-using pairs = std::tuple<twins<fp32<64>, fp32<>>, twins<fp16<72>, fp16<>>, twins<bf16<96>, bf16<>>,
-                         twins<e4m3<112>, e4m3<>>, twins<q8<80>, q8<>>, twins<q4<256>, q4<>>,
-                         twins<q8<64, 32>, q8<dynamic, 32>>, twins<q4<128, 32>, q4<dynamic, 32>>>;
+using pairs =
+    std::tuple<twins<fp32<64>, fp32<>>, twins<fp16<72>, fp16<>>, twins<bf16<96>, bf16<>>, twins<e4m3<112>, e4m3<>>,
+               twins<q8<80>, q8<>>, twins<q4<256>, q4<>>, twins<q8<64, 32>, q8<dynamic, 32>>,
+               twins<q4<128, 32>, q4<dynamic, 32>>, twins<e4m3<256, 128>, e4m3<dynamic, 128>>, twins<e5m2<96>, e5m2<>>,
+               twins<e4m3_static<80>, e4m3_static<>>, twins<e5m2_static<64>, e5m2_static<>>,
+               twins<q8_static<72>, q8_static<>>>;
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
@@ -140,6 +146,9 @@ TEST_CASE("format: bytes of a row", "[format]") {
   CHECK(bf16<>(72).code_bytes() == 144);
   CHECK(e4m3<>(72).code_bytes() == 72);
   CHECK(e4m3<>(72).param_bytes() == 2);
+  CHECK(e4m3<512, 128>().param_bytes() == 8);
+  CHECK(e5m2<>(72).code_bytes() == 72);
+  CHECK(e5m2<>(72).param_bytes() == 2);
   CHECK(q8<>(72).code_bytes() == 72);
   CHECK(q8<>(72).param_bytes() == 2);
   CHECK(q8<dynamic, 32>(96).param_bytes() == 6);
@@ -154,6 +163,12 @@ TEST_CASE("format: names", "[format]") {
   CHECK(std::string(name_of(fp16<>())) == "fp16");
   CHECK(std::string(name_of(bf16<>())) == "bf16");
   CHECK(std::string(name_of(e4m3<>())) == "e4m3");
+  CHECK(std::string(name_of(e4m3<256, 128>())) == "e4m3g128");
+  CHECK(std::string(name_of(e5m2<>())) == "e5m2");
+  CHECK(std::string(name_of(e5m2<dynamic, 32>())) == "e5m2g32");
+  CHECK(std::string(name_of(e4m3_static<>())) == "e4m3_static");
+  CHECK(std::string(name_of(e5m2_static<>())) == "e5m2_static");
+  CHECK(std::string(name_of(q8_static<>())) == "q8_static");
   CHECK(std::string(name_of(q8<>())) == "q8");
   CHECK(std::string(name_of(q4<>())) == "q4");
   CHECK(std::string(name_of(q8<128, 32>())) == "q8g32");

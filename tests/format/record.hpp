@@ -32,6 +32,7 @@ class record {
  public:
   static constexpr unsigned char guard = 0xa5;
   static constexpr std::size_t margin = 64;
+  float scale = 0.05f;  // of formats that are handed theirs
 
   explicit record(const F& f)
       : format_(f),
@@ -39,7 +40,12 @@ class record {
         params_(std::size_t(f.param_bytes()) + 2 * margin, guard) {}
   record(const F& f, const std::vector<float>& x) : record(f) { format_.encode(x.data(), ref()); }
 
-  kvilt::row_ref ref() { return {codes_.data() + margin, params_.data() + margin, 0}; }
+  kvilt::row_ref ref() {
+    if constexpr (kvilt::has_static_scale<F>)
+      return {codes_.data() + margin, reinterpret_cast<unsigned char*>(&scale), 0};
+    else
+      return {codes_.data() + margin, params_.data() + margin, 0};
+  }
   std::vector<unsigned char> codes() const { return inner(codes_); }
   std::vector<unsigned char> params() const { return inner(params_); }
   std::uint16_t param(int i) {

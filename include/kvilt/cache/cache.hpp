@@ -2,6 +2,7 @@
 
 #include <kvilt/cache/copy.hpp>
 #include <kvilt/cache/ledger.hpp>
+#include <kvilt/cache/scales.hpp>
 
 namespace kvilt::inline KVILT_ABI {
 
@@ -18,11 +19,14 @@ class cache : public detail::ledger<Policy, Space> {
  public:
   using policy_type = Policy;
   using view_type = view_of<Space, Policy>;
+  static constexpr bool has_static_scales =
+      has_static_scale<typename Policy::k_format> || has_static_scale<typename Policy::v_format>;
 
   /// Allocates everything at once: `bytes().bytes()` bytes, no more ever. Throws `invalid_argument`.
   cache(const cache_shape& shape, memory<Space> from, const Policy& policy = {})
       : counts(policy, detail::arrangement<Policy>(policy, shape), shape, from),
-        data_(from, std::size_t(plan_.bytes.kv_bytes)) {
+        data_(from, std::size_t(plan_.bytes.kv_bytes)),
+        scales_(has_static_scales ? std::size_t(shape.layers) : 0) {
     static_assert(Space == memory_space::host, "kvilt: this header owns host memory");
   }
 
@@ -45,22 +49,29 @@ class cache : public detail::ledger<Policy, Space> {
     copy(exec, order.copies);
   }
 
+  /// The static scales of one layer, for formats that have such: 1 number for the tensor or one per KV head, empty for
+  /// a format that writes its own. They are the caller's: kept where they are while the cache is used, never written.
+  /// Throws `invalid_argument` for what is no scale; the verbs refuse a layer that has not been given its own.
+  void set_scales(int layer, std::span<const float> k, std::span<const float> v) requires(has_static_scales) {
+    check_layer(layer);
+    scales_[std::size_t(layer)] = {detail::given_scales("K", policy_.k, k, shape_.kv_heads),
+                                   detail::given_scales("V", policy_.v, v, shape_.kv_heads)};
+  }
+
   /// What the verbs get of one layer.
   view_type view(int layer) const {
-    detail::expects(layer >= 0 && layer < shape_.layers, "layer ", layer, "; the cache has layers 0 to ",
-                    shape_.layers - 1);
-    detail::expects(!counts::moved_from(), "layer ", layer, " of a cache that has been moved from");
+    check_layer(layer);
     unsigned char* base = data_.data() + layer * plan_.layer_bytes();
     using rule = typename Policy::retention_type;
     const typename Policy::body_segment body{
         bound(),
         interval<part::body, rule>(policy_.retention, Policy::sinks, {counts::first_body_slot(), plan_.window_slots}),
-        policy_.k, policy_.v, plan_.body.at(base)};
+        policy_.k, policy_.v, body_planes(layer, base)};
     unsigned char* exact = base + plan_.body.layer_bytes();
     if constexpr (Policy::sinks > 0 && Policy::tail > 0)
-      return view_type(shape_.kv_heads, sinks(base, exact), body, tail(exact + plan_.sinks.layer_bytes()));
+      return view_type(shape_.kv_heads, sinks(body.planes, exact), body, tail(exact + plan_.sinks.layer_bytes()));
     else if constexpr (Policy::sinks > 0)
-      return view_type(shape_.kv_heads, sinks(base, exact), body);
+      return view_type(shape_.kv_heads, sinks(body.planes, exact), body);
     else if constexpr (Policy::tail > 0)
       return view_type(shape_.kv_heads, body, tail(exact));
     else
@@ -101,19 +112,30 @@ class cache : public detail::ledger<Policy, Space> {
   void check_workspace(const host& exec, const step& s) const {
     detail::check_scratch(exec, s, policy_.k.dim(), policy_.v.dim());
   }
+  void check_layer(int layer) const {
+    detail::expects(layer >= 0 && layer < shape_.layers, "layer ", layer, "; the cache has layers 0 to ",
+                    shape_.layers - 1);
+    detail::expects(!counts::moved_from(), "layer ", layer, " of a cache that has been moved from");
+  }
   auto bound() const {
     if constexpr (counts::tabled)
       return policy_.layout.bind(counts::table(), plan_.bytes.table_width);
     else
       return policy_.layout.bind(plan_.request);
   }
-  auto sinks(unsigned char* body, unsigned char* exact) const {
+  geometry body_planes(int layer, unsigned char* base) const {
+    geometry planes = plan_.body.at(base);
+    if constexpr (has_static_scale<typename Policy::k_format>) planes.k_params = scales_[std::size_t(layer)].k;
+    if constexpr (has_static_scale<typename Policy::v_format>) planes.v_params = scales_[std::size_t(layer)].v;
+    return planes;
+  }
+  auto sinks(const geometry& body, unsigned char* exact) const {
     const interval<part::sinks, typename Policy::retention_type> keep(policy_.retention, Policy::sinks);
     if constexpr (Policy::exact_sinks > 0)
       return typename Policy::sinks_segment{
           {Policy::sinks}, keep, policy_.k_exact(), policy_.v_exact(), plan_.sinks.at(exact)};
     else
-      return typename Policy::sinks_segment{bound(), keep, policy_.k, policy_.v, plan_.body.at(body)};
+      return typename Policy::sinks_segment{bound(), keep, policy_.k, policy_.v, body};
   }
   auto tail(unsigned char* exact) const {
     const interval<part::tail, typename Policy::retention_type> keep(policy_.retention, Policy::sinks,
@@ -122,7 +144,8 @@ class cache : public detail::ledger<Policy, Space> {
         {plan_.tail_slots}, keep, policy_.k_exact(), policy_.v_exact(), plan_.tail.at(exact)};
   }
 
-  buffer<Space> data_;  // [layer]{body | sinks | tail}
+  buffer<Space> data_;                        // [layer]{body | sinks | tail}
+  std::vector<detail::layer_scales> scales_;  // [layers]
 };
 
 /// Splits `tokens` into steps of at most `max_step`: `body(first, count)` for each, in order.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <kvilt/cache/scales.hpp>
 #include <kvilt/cache/step.hpp>
 #include <kvilt/cache/view.hpp>
 
@@ -24,6 +25,8 @@ void check_view(const View& view) {
     check_format_dim("V", seg.v);
     expects(seg.k.dim() == view.k_dim() && seg.v.dim() == view.v_dim(), "segments of one view have rows of ",
             view.k_dim(), " and ", view.v_dim(), ", and of ", seg.k.dim(), " and ", seg.v.dim(), " numbers");
+    check_static_scales<View::space>("K", seg.k, seg.planes.k_params, view.kv_heads());
+    check_static_scales<View::space>("V", seg.v, seg.planes.v_params, view.kv_heads());
   });
 }
 

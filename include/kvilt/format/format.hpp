@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kvilt/core/floats.hpp>
+#include <kvilt/core/name.hpp>
 #include <kvilt/core/types.hpp>
 
 #include <concepts>
@@ -45,6 +46,9 @@ struct plain_codes {
   friend constexpr bool operator==(const plain_codes&, const plain_codes&) = default;
 };
 
+/// Numbers that share a scale: the whole row.
+inline constexpr int whole_row = 0;
+
 /// The rotation of a format that has none.
 struct no_rotation {
   KVILT_HD static void forward(float*, int) {}
@@ -67,6 +71,9 @@ struct no_rotation {
 ///                                  that a row is nothing but numbers of one kind under one scale: read by the fast
 ///                                  path of every kernel; `decode` says the same
 ///   `static constexpr const char* name()`    in lower case, as a policy's name says it: "q4g32"
+///   `static constexpr bool static_params = true`
+///                                  `param_bytes()` is 0 and `encode` writes codes alone: row_ref's params are one
+///                                  float, a scale that the caller hands in, of a tensor or of a KV head
 /// All of it marked KVILT_HD if kernels are to use it.
 template <class F>
 concept kv_format = std::is_trivially_copyable_v<F> && requires(const F f, row_ref r, const float* x, float (&o)[8]) {
@@ -133,6 +140,12 @@ concept plain_format = F::rows == 1 && requires {
   { F::plain } -> std::convertible_to<plain_codes>;
 };
 
+/// Does the format read a scale that the caller hands in, where others write their own?
+template <class F>
+inline constexpr bool has_static_scale = requires {
+  requires F::static_params;
+};
+
 template <class F>
 constexpr const char* name_of(const F&) {
   if constexpr (requires { F::name(); })
@@ -153,6 +166,23 @@ KVILT_HD void decode_row(const F& f, row_ref r, float* out) {
 }
 
 namespace detail {
+
+/// Declares how rows lie where they lie so.
+template <bool Holds, code_kind Codes, param_kind Params, int Offset = 0>
+struct plain_if {};
+template <code_kind Codes, param_kind Params, int Offset>
+struct plain_if<true, Codes, Params, Offset> {
+  static constexpr plain_codes plain{Codes, Params, Offset};
+};
+
+/// "q4" of whole rows, "q4g32" of groups of 32.
+template <name_part Name, int Group>
+constexpr const char* grouped_name() {
+  if constexpr (Group == whole_row)
+    return name_of_parts<Name>();
+  else
+    return name_of_parts<Name, "g", Group>();
+}
 
 template <class T>
 KVILT_HD T read(const unsigned char* from) {

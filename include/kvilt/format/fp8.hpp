@@ -3,36 +3,63 @@
 #include <kvilt/format/format.hpp>
 
 namespace kvilt::inline KVILT_ABI {
+namespace detail {
 
-/// FP8 E4M3 with one fp16 scale per token and KV head, so that the row's largest magnitude is 448.
-/// At equal bytes int8 (`q8`) is more accurate for rows without outliers; what E4M3 has is range within the row.
-template <int D = dynamic>
-struct e4m3 : extent<D> {
+/// Formats whose codes are 8-bit floats: s = max|x| / `Largest` in fp16, one per token and KV head, or one per `Group`
+/// numbers of the row.
+template <int D, int Group, std::uint8_t (*Narrow)(float), float (*Widen)(std::uint8_t), int Largest>
+struct float_8 : extent<D> {
   using extent<D>::extent;
+  static_assert(Group == whole_row || Group % 32 == 0, "kvilt: groups are a multiple of 32 numbers");
+  static_assert(D == dynamic || Group == whole_row || D % (Group ? Group : 1) == 0, "kvilt: groups divide the row");
   static constexpr int rows = 1;
-  static constexpr plain_codes plain{code_kind::e4m3, param_kind::scale16};
-  static constexpr const char* name() { return "e4m3"; }
 
   KVILT_HD constexpr int dim() const { return this->get(); }
+  KVILT_HD constexpr int group() const { return Group == whole_row ? dim() : Group; }
   KVILT_HD constexpr int code_bytes() const { return dim(); }
-  KVILT_HD constexpr int param_bytes() const { return 2; }
+  KVILT_HD constexpr int param_bytes() const { return 2 * (dim() / group()); }
 
   KVILT_HD void encode(const float* x, row_ref r) const {
     KVILT_FENCE();
-    std::uint32_t largest = 0;
-    for (int i = 0; i < dim(); ++i) largest = magnitude_bits(x[i]) > largest ? magnitude_bits(x[i]) : largest;
-    const std::uint16_t scale = detail::stored_scale(float_of(largest), 448.0f);
-    const float inverse = detail::divide(1.0f, from_fp16(scale));
-    detail::write(r.params, scale);
-    for (int i = 0; i < dim(); ++i) r.codes[i] = to_e4m3(x[i] * inverse);
+    for (int g = 0; g * group() < dim(); ++g) {
+      const int first = g * group();
+      std::uint32_t largest = 0;  // NaN is larger than every number
+      for (int i = first; i < first + group(); ++i)
+        largest = magnitude_bits(x[i]) > largest ? magnitude_bits(x[i]) : largest;
+      const std::uint16_t scale = stored_scale(float_of(largest), float(Largest));
+      const float inverse = divide(1.0f, from_fp16(scale));
+      write(r.params + 2 * g, scale);
+      for (int i = first; i < first + group(); ++i) r.codes[i] = Narrow(x[i] * inverse);
+    }
   }
   template <int N>
   KVILT_HD void decode(row_ref r, int first, float (&out)[N]) const {
-    const float scale = from_fp16(detail::read<std::uint16_t>(r.params));
-    for (int i = 0; i < N; ++i) out[i] = scale * from_e4m3(r.codes[first + i]);
+    const float scale = from_fp16(read<std::uint16_t>(r.params + 2 * (Group == whole_row ? 0 : first / group())));
+    for (int i = 0; i < N; ++i) out[i] = scale * Widen(r.codes[first + i]);
   }
 };
 
-static_assert(kv_format<e4m3<128>> && kv_format<e4m3<>>);
+}  // namespace detail
+
+/// FP8 E4M3 with one fp16 scale per token and KV head, or per `Group` numbers of the row, so that the largest magnitude
+/// of these is 448. At equal bytes int8 (`q8`) is more accurate for rows without outliers; what E4M3 has is range
+/// within the row.
+template <int D = dynamic, int Group = whole_row>
+struct e4m3 : detail::float_8<D, Group, to_e4m3, from_e4m3, 448>,
+              detail::plain_if<Group == whole_row, code_kind::e4m3, param_kind::scale16> {
+  using detail::float_8<D, Group, to_e4m3, from_e4m3, 448>::float_8;
+  static constexpr const char* name() { return detail::grouped_name<"e4m3", Group>(); }
+};
+
+/// FP8 E5M2, scaled alike: half of E4M3's precision, and 18 more powers of two of range within the row.
+template <int D = dynamic, int Group = whole_row>
+struct e5m2 : detail::float_8<D, Group, to_e5m2, from_e5m2, 57344>,
+              detail::plain_if<Group == whole_row, code_kind::e5m2, param_kind::scale16> {
+  using detail::float_8<D, Group, to_e5m2, from_e5m2, 57344>::float_8;
+  static constexpr const char* name() { return detail::grouped_name<"e5m2", Group>(); }
+};
+
+static_assert(kv_format<e4m3<128>> && kv_format<e4m3<>> && kv_format<e4m3<512, 128>>);
+static_assert(kv_format<e5m2<128>> && kv_format<e5m2<>>);
 
 }  // namespace kvilt::inline KVILT_ABI

@@ -1,33 +1,8 @@
 #pragma once
 
-#include <kvilt/core/name.hpp>
 #include <kvilt/format/format.hpp>
 
 namespace kvilt::inline KVILT_ABI {
-
-/// Numbers that share a scale: the whole row.
-inline constexpr int whole_row = 0;
-
-namespace detail {
-
-/// Declares how rows lie where they lie so.
-template <bool Holds, code_kind Codes, param_kind Params, int Offset = 0>
-struct plain_if {};
-template <code_kind Codes, param_kind Params, int Offset>
-struct plain_if<true, Codes, Params, Offset> {
-  static constexpr plain_codes plain{Codes, Params, Offset};
-};
-
-/// "q4" of whole rows, "q4g32" of groups of 32.
-template <name_part Name, int Group>
-constexpr const char* grouped_name() {
-  if constexpr (Group == whole_row)
-    return name_of_parts<Name>();
-  else
-    return name_of_parts<Name, "g", Group>();
-}
-
-}  // namespace detail
 
 /// INT8, symmetric: code = round(x / s) + 128 in one byte, s = max|x| / 127 in fp16, one per token and KV head, or one
 /// per `Group` numbers of the row. |x - decoded| <= s / 2. The scale is rounded before codes are made, never 0, and
