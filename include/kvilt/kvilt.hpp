@@ -25,6 +25,7 @@
 #include <kvilt/format/floating.hpp>
 #include <kvilt/format/fp8.hpp>
 #include <kvilt/format/integer.hpp>
+#include <kvilt/format/narrow.hpp>
 #include <kvilt/format/rotate.hpp>
 #include <kvilt/format/static_scale.hpp>
 #include <kvilt/layout/contiguous.hpp>

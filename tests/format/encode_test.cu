@@ -6,6 +6,7 @@
 #include <kvilt/format/floating.hpp>
 #include <kvilt/format/fp8.hpp>
 #include <kvilt/format/integer.hpp>
+#include <kvilt/format/narrow.hpp>
 #include <kvilt/format/rotate.hpp>
 #include <kvilt/format/static_scale.hpp>
 
@@ -25,7 +26,8 @@ using namespace kvilt;
 
 using all = std::tuple<fp32<>, fp16<>, bf16<>, e4m3<>, q8<>, q8<dynamic, 32>, q4<>, q4<dynamic, 32>, rotated<q8<>>,
                        rotated<q4<>>, q8<128>, q4<64>, rotated<q4<64>>, e4m3<72>, e4m3<dynamic, 32>, e5m2<>,
-                       e5m2<dynamic, 64>, e4m3_static<>, e5m2_static<>, q8_static<>>;
+                       e5m2<dynamic, 64>, e4m3_static<>, e5m2_static<>, q8_static<>, q4<dynamic, 64>, q3<>,
+                       q3<dynamic, 32>, q2<>, q2<dynamic, 64>, rotated<q2<64, 32>>>;
 
 constexpr int longest_row = 256;
 constexpr int random_rows = 2000;

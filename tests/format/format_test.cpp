@@ -4,6 +4,7 @@
 #include <kvilt/format/floating.hpp>
 #include <kvilt/format/fp8.hpp>
 #include <kvilt/format/integer.hpp>
+#include <kvilt/format/narrow.hpp>
 #include <kvilt/format/rotate.hpp>
 #include <kvilt/format/static_scale.hpp>
 
@@ -19,11 +20,12 @@ using namespace kvilt;
 using formats::dims_of;
 using formats::record;
 
-using scaled =
-    std::tuple<e4m3<>, e4m3<dynamic, 32>, e5m2<>, e5m2<dynamic, 64>, q8<>, q8<dynamic, 32>, q4<>, q4<dynamic, 32>>;
+using scaled = std::tuple<e4m3<>, e4m3<dynamic, 32>, e5m2<>, e5m2<dynamic, 64>, q8<>, q8<dynamic, 32>, q4<>,
+                          q4<dynamic, 32>, q3<>, q3<dynamic, 32>, q2<>, q2<dynamic, 64>>;
 using all = std::tuple<fp32<>, fp16<>, bf16<>, e4m3<>, q8<>, q8<dynamic, 32>, q4<>, q4<dynamic, 32>, rotated<q8<>>,
                        rotated<q4<>>, q8<128>, q8<256, 64>, q4<40>, q4<192, 64>, e4m3<dynamic, 32>, e4m3<256, 128>,
-                       e5m2<>, e5m2<dynamic, 64>, e4m3_static<>, e5m2_static<>, q8_static<>, rotated<q8_static<72>>>;
+                       e5m2<>, e5m2<dynamic, 64>, e4m3_static<>, e5m2_static<>, q8_static<>, rotated<q8_static<72>>,
+                       q3<>, q3<dynamic, 32>, q3<72>, q2<>, q2<dynamic, 32>, q2<192, 64>>;
 
 /// A format with its dim in the type, and the same one with it at run time.
 template <class Fixed, class AtRunTime>
@@ -36,7 +38,8 @@ using pairs =
                twins<q8<80>, q8<>>, twins<q4<256>, q4<>>, twins<q8<64, 32>, q8<dynamic, 32>>,
                twins<q4<128, 32>, q4<dynamic, 32>>, twins<e4m3<256, 128>, e4m3<dynamic, 128>>, twins<e5m2<96>, e5m2<>>,
                twins<e4m3_static<80>, e4m3_static<>>, twins<e5m2_static<64>, e5m2_static<>>,
-               twins<q8_static<72>, q8_static<>>>;
+               twins<q8_static<72>, q8_static<>>, twins<q3<40>, q3<>>, twins<q2<72>, q2<>>,
+               twins<q3<192, 64>, q3<dynamic, 64>>, twins<q2<64, 32>, q2<dynamic, 32>>>;
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
@@ -155,6 +158,10 @@ TEST_CASE("format: bytes of a row", "[format]") {
   CHECK(q4<>(72).code_bytes() == 36);
   CHECK(q4<>(72).param_bytes() == 4);
   CHECK(q4<dynamic, 64>(192).param_bytes() == 12);
+  CHECK(q3<>(72).code_bytes() == 27);
+  CHECK(q3<>(72).param_bytes() == 4);
+  CHECK(q2<dynamic, 32>(128).code_bytes() == 32);
+  CHECK(q2<dynamic, 32>(128).param_bytes() == 16);
 }
 
 TEST_CASE("format: names", "[format]") {
@@ -174,5 +181,8 @@ TEST_CASE("format: names", "[format]") {
   CHECK(std::string(name_of(q8<128, 32>())) == "q8g32");
   CHECK(std::string(name_of(q4<dynamic, 128>())) == "q4g128");
   CHECK(std::string(name_of(rotated<q4<64, 32>>())) == "q4g32rot");
+  CHECK(std::string(name_of(q3<>())) == "q3");
+  CHECK(std::string(name_of(q3<dynamic, 64>())) == "q3g64");
+  CHECK(std::string(name_of(q2<dynamic, 32>())) == "q2g32");
   CHECK(std::string(name_of(nameless())) == "user");
 }

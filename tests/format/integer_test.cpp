@@ -1,10 +1,9 @@
-#include "format/record.hpp"
+#include "format/affine.hpp"
 #include "support/catch.hpp"
 
 #include <kvilt/format/integer.hpp>
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <tuple>
 #include <vector>
@@ -15,22 +14,10 @@ using namespace kvilt;
 using formats::dims_of;
 using formats::half_value;
 using formats::record;
+using formats::rows_without_nan;
 
 using symmetric = std::tuple<q8<>, q8<dynamic, 32>, q8<dynamic, 64>>;
 using asymmetric = std::tuple<q4<>, q4<dynamic, 32>, q4<dynamic, 64>>;
-
-constexpr double slack = 1e-4;  // of a code: fp32 arithmetic may tip a tie
-
-std::vector<awkward::row> rows_without_nan(int dim) {
-  std::vector<awkward::row> rows = awkward::finite_rows(dim);
-  for (const awkward::row& row : awkward::rows_with_infinities(dim)) rows.push_back(row);
-  return rows;
-}
-
-/// What q4's zero and scale can say.
-double clamped(double x) {
-  return std::clamp(x, -65504.0, 15 * 65504.0);
-}
 
 int nibble(const std::vector<unsigned char>& codes, std::size_t i) {
   return i % 2 ? codes[i / 2] >> 4 : codes[i / 2] & 15;
@@ -45,31 +32,10 @@ void judge_symmetric(const float* x, const float* y, const unsigned char* codes,
     const int code = int(codes[i]) - 128;
     const double wanted = std::clamp(double(x[i]) / scale, -127.0, 127.0);
     REQUIRE(std::abs(code) <= 127);
-    REQUIRE(std::fabs(code - wanted) <= 0.5 + slack);
+    REQUIRE(std::fabs(code - wanted) <= 0.5 + formats::code_slack);
     REQUIRE(double(y[i]) == code * scale);
-    if (largest <= 127.5 * formats::largest_half) REQUIRE(std::fabs(x[i] - double(y[i])) <= scale * (0.5 + slack));
-  }
-}
-
-/// One group of an int4 row against the formula; `first` is its first number in the row.
-void judge_asymmetric(const float* x, const float* y, const std::vector<unsigned char>& codes, int first, int group,
-                      double scale, double zero) {
-  double low = clamped(x[first]), high = low;
-  for (int i = 0; i < group; ++i) {
-    low = std::min(low, clamped(x[first + i]));
-    high = std::max(high, clamped(x[first + i]));
-  }
-  REQUIRE(zero <= low + FLT_MIN);  // fp32 subnormals count as 0
-  if (zero < 65504) REQUIRE(zero + formats::half_step(std::max(std::fabs(zero), std::fabs(low))) > low);
-  REQUIRE(formats::is_right_scale(scale, high - zero, 15));
-  for (int i = first; i < first + group; ++i) {
-    const int code = nibble(codes, std::size_t(i));
-    const double wanted = std::clamp((clamped(x[i]) - zero) / scale, 0.0, 15.0);
-    const double rounding = 0x1p-22 * (code * scale + std::fabs(zero));  // of decode's product and sum
-    REQUIRE(std::fabs(code - wanted) <= 0.5 + slack);
-    REQUIRE(std::fabs(y[i] - (code * scale + zero)) <= rounding);
-    const double reachable = std::min(clamped(x[i]), zero + 15.5 * formats::largest_half);
-    REQUIRE(std::fabs(reachable - double(y[i])) <= scale * (0.5 + slack) + rounding);
+    if (largest <= 127.5 * formats::largest_half)
+      REQUIRE(std::fabs(x[i] - double(y[i])) <= scale * (0.5 + formats::code_slack));
   }
 }
 
@@ -101,12 +67,7 @@ TEMPLATE_LIST_TEST_CASE("integer: int4 is round((x - z) / s), s and z as stored,
   for (const int dim : dims_of<TestType>())
     for (const awkward::row& row : rows_without_nan(dim)) {
       INFO(row.name << ", dim " << dim);
-      const TestType format(dim);
-      record<TestType> r(format, row.x);
-      const std::vector<float> y = r.template decoded<8>();
-      for (int g = 0; g < dim / format.group(); ++g)
-        judge_asymmetric(row.x.data(), y.data(), r.codes(), g * format.group(), format.group(),
-                         half_value(r.param(2 * g)), half_value(r.param(2 * g + 1)));
+      formats::judge_affine_row<4>(TestType(dim), row.x);
     }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <kvilt/format/format.hpp>
+#include <kvilt/format/affine.hpp>
 
 namespace kvilt::inline KVILT_ABI {
 
@@ -72,46 +72,18 @@ struct q4 : extent<D>, detail::plain_if<Group == whole_row, code_kind::u4, param
     const float zero = from_fp16(detail::read<std::uint16_t>(params + 2));
     unsigned char codes[N];
     for (int i = 0; i < N; i += 8)
-      detail::write(codes + i, spread(detail::read<std::uint32_t>(r.codes + (first + i) / 2)));
+      detail::write(codes + i, detail::spread<4>(detail::read<std::uint32_t>(r.codes + (first + i) / 2)));
     for (int i = 0; i < N; ++i) out[i] = scale * float(int(codes[i])) + zero;
   }
 
  private:
-  /// Eight nibbles as eight bytes, the lowest first.
-  KVILT_HD static constexpr std::uint64_t spread(std::uint32_t nibbles) {
-    std::uint64_t x = nibbles;
-    x = (x | x << 16) & 0x0000ffff0000ffffu;
-    x = (x | x << 8) & 0x00ff00ff00ff00ffu;
-    return (x | x << 4) & 0x0f0f0f0f0f0f0f0fu;
-  }
-  KVILT_HD static constexpr std::uint16_t rounded_down(float x) {
-    if (magnitude_bits(x) < 0x00800000u) return 0;  // fp32 subnormals: the same whether they are flushed or not
-    const std::uint16_t h = to_fp16_saturating(x);
-    const std::uint16_t below = h & 0x8000u ? std::uint16_t(h + 1) : h ? std::uint16_t(h - 1) : std::uint16_t(0x8001);
-    return from_fp16(h) > x && (below & 0x7fffu) < 0x7c00u ? below : h;
-  }
   KVILT_HD void encode_group(const float* x, unsigned char* codes, unsigned char* params) const {
-    float low = x[0], high = x[0];
-    bool nan = false;
-    for (int i = 0; i < group(); ++i) {
-      low = x[i] < low ? x[i] : low;
-      high = x[i] > high ? x[i] : high;
-      nan |= is_nan(x[i]);
-    }
-    const std::uint16_t zero = nan ? std::uint16_t(0x7fff) : rounded_down(clamped(low));
-    const float z = from_fp16(zero);
-    const std::uint16_t scale = detail::stored_scale(nan ? z : clamped(high) - z, 15.0f);
-    const float inverse = detail::divide(1.0f, from_fp16(scale));
-    detail::write(params, scale);
-    detail::write(params + 2, zero);
-    for (int i = 0; i < group() / 2; ++i) {
-      const int even = detail::nearest_code((clamped(x[2 * i]) - z) * inverse, 0, 15);
-      const int odd = detail::nearest_code((clamped(x[2 * i + 1]) - z) * inverse, 0, 15);
-      codes[i] = static_cast<unsigned char>(even | odd << 4);
-    }
+    const detail::affine<15> of(x, group());
+    detail::write(params, of.scale);
+    detail::write(params + 2, of.zero);
+    for (int i = 0; i < group() / 2; ++i)
+      codes[i] = static_cast<unsigned char>(of.code(x[2 * i]) | of.code(x[2 * i + 1]) << 4);
   }
-  /// Beyond what fp16 zeros and scales can say, numbers saturate.
-  KVILT_HD static constexpr float clamped(float x) { return x > 982560.0f ? 982560.0f : x < -65504.0f ? -65504.0f : x; }
 };
 
 static_assert(kv_format<q8<128>> && kv_format<q8<>> && kv_format<q8<128, 32>>);
