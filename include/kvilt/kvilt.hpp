@@ -22,6 +22,8 @@
 #include <kvilt/cache/policy.hpp>
 #include <kvilt/cache/scales.hpp>
 #include <kvilt/core/version.hpp>
+#include <kvilt/format/centred.hpp>
+#include <kvilt/format/channel.hpp>
 #include <kvilt/format/floating.hpp>
 #include <kvilt/format/fp8.hpp>
 #include <kvilt/format/integer.hpp>

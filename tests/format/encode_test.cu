@@ -3,6 +3,8 @@
 #include "support/gpu.hpp"
 #include "support/managed.hpp"
 
+#include <kvilt/format/centred.hpp>
+#include <kvilt/format/channel.hpp>
 #include <kvilt/format/floating.hpp>
 #include <kvilt/format/fp8.hpp>
 #include <kvilt/format/integer.hpp>
@@ -27,28 +29,37 @@ using namespace kvilt;
 using all = std::tuple<fp32<>, fp16<>, bf16<>, e4m3<>, q8<>, q8<dynamic, 32>, q4<>, q4<dynamic, 32>, rotated<q8<>>,
                        rotated<q4<>>, q8<128>, q4<64>, rotated<q4<64>>, e4m3<72>, e4m3<dynamic, 32>, e5m2<>,
                        e5m2<dynamic, 64>, e4m3_static<>, e5m2_static<>, q8_static<>, q4<dynamic, 64>, q3<>,
-                       q3<dynamic, 32>, q2<>, q2<dynamic, 64>, rotated<q2<64, 32>>>;
+                       q3<dynamic, 32>, q2<>, q2<dynamic, 64>, rotated<q2<64, 32>>, q4_channel<>, q2_channel<>,
+                       q4_channel<72, 64>, centred<q4<>>, centred<q8<64>, 16>, centred<e4m3<>, 32>>;
 
 constexpr int longest_row = 256;
 constexpr int random_rows = 2000;
 
-/// One row as `append` takes it: rotated, then encoded.
+/// One record as `append` takes it: rotated, then encoded.
 template <class F>
 KVILT_HD void put(const F& f, const float* x, row_ref to) {
-  float row[longest_row];
-  for (int i = 0; i < f.dim(); ++i) row[i] = x[i];
-  rotation_of<F>::forward(row, f.dim());
-  f.encode(row, to);
+  if constexpr (std::is_same_v<rotation_of<F>, no_rotation>) {
+    f.encode(x, to);
+  } else {
+    static_assert(F::rows == 1, "tiles are tried without rotation");
+    float row[longest_row];
+    for (int i = 0; i < f.dim(); ++i) row[i] = x[i];
+    rotation_of<F>::forward(row, f.dim());
+    f.encode(row, to);
+  }
 }
 
-/// x [rows][dim] -> codes [rows][code_bytes], params [rows][param_bytes] or one static scale, decoded [rows][dim]
+/// x [records][rows][dim] -> codes [records][code_bytes], params [records][param_bytes] or one static scale,
+/// decoded [records][rows][dim]
 template <class F>
-__global__ void put_rows(F f, const float* x, int rows, unsigned char* codes, unsigned char* params, float* decoded) {
+__global__ void put_records(F f, const float* x, int records, unsigned char* codes, unsigned char* params,
+                            float* decoded) {
   const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i >= rows) return;
+  if (i >= records) return;
   const row_ref to{codes + i * f.code_bytes(), params + i * f.param_bytes(), 0};
-  put(f, x + i * f.dim(), to);
-  decode_row(f, to, decoded + i * f.dim());
+  put(f, x + i * F::rows * f.dim(), to);
+  for (int row = 0; row < F::rows; ++row)
+    decode_row(f, {to.codes, to.params, row}, decoded + (i * F::rows + row) * f.dim());
 }
 
 /// Awkward rows, random ones of many magnitudes, and ones of random bits, one after the other.
@@ -85,27 +96,31 @@ TEMPLATE_LIST_TEST_CASE("format: the device encodes the bytes of the host" ENCOD
     INFO("dim " << dim);
     const TestType f(dim);
     const std::vector<float> rows = many_rows(dim);
-    const int count = int(rows.size()) / dim;
+    const int record_size = TestType::rows * dim, count = int(rows.size()) / record_size;
     const support::managed<float> x(rows.size()), decoded(rows.size());
     const support::managed<unsigned char> codes(std::size_t(count * f.code_bytes()));
     const support::managed<unsigned char> params(std::size_t(count * f.param_bytes()) + sizeof(float));
+    std::memset(codes.data(), formats::record<TestType>::guard, codes.bytes());
     const float scale = formats::record<TestType>(f).scale;
     std::memcpy(params.data(), &scale, sizeof(scale));
     std::memcpy(x.data(), rows.data(), x.bytes());
-    put_rows<<<(count + 63) / 64, 64>>>(f, x.data(), count, codes.data(), params.data(), decoded.data());
+    put_records<<<(count + 63) / 64, 64>>>(f, x.data(), count, codes.data(), params.data(), decoded.data());
     support::finish_kernels();
+    std::vector<float> y(static_cast<std::size_t>(dim));
     for (int i = 0; i < count; ++i) {
-      INFO("row " << i);
+      INFO("record " << i);
       formats::record<TestType> expected{f};
-      put(f, rows.data() + i * dim, expected.ref());
+      put(f, rows.data() + i * record_size, expected.ref());
       const unsigned char* const row_codes = codes.data() + i * f.code_bytes();
       const unsigned char* const row_params = params.data() + i * f.param_bytes();
       if (std::memcmp(row_codes, expected.ref().codes, std::size_t(f.code_bytes())) != 0) FAIL("codes differ");
       if (std::memcmp(row_params, expected.ref().params, std::size_t(f.param_bytes())) != 0) FAIL("params differ");
-      const std::vector<float> y = expected.template decoded<8>();
-      for (int d = 0; d < dim; ++d)
-        if (!close(decoded[std::size_t(i * dim + d)], y[std::size_t(d)]))
-          FAIL("number " << d << " decodes differently");
+      for (int row = 0; row < TestType::rows; ++row) {
+        decode_row(f, {expected.ref().codes, expected.ref().params, row}, y.data());
+        for (int d = 0; d < dim; ++d)
+          if (!close(decoded[std::size_t(i * record_size + row * dim + d)], y[std::size_t(d)]))
+            FAIL("number " << d << " of row " << row << " decodes differently");
+      }
     }
   }
 }

@@ -1,6 +1,8 @@
 #include "format/record.hpp"
 #include "support/catch.hpp"
 
+#include <kvilt/format/centred.hpp>
+#include <kvilt/format/channel.hpp>
 #include <kvilt/format/floating.hpp>
 #include <kvilt/format/fp8.hpp>
 #include <kvilt/format/integer.hpp>
@@ -184,5 +186,9 @@ TEST_CASE("format: names", "[format]") {
   CHECK(std::string(name_of(q3<>())) == "q3");
   CHECK(std::string(name_of(q3<dynamic, 64>())) == "q3g64");
   CHECK(std::string(name_of(q2<dynamic, 32>())) == "q2g32");
+  CHECK(std::string(name_of(q4_channel<>())) == "q4_channel");
+  CHECK(std::string(name_of(q2_channel<64, 16>())) == "q2_channel16");
+  CHECK(std::string(name_of(centred<q4<>>())) == "q4ctr");
+  CHECK(std::string(name_of(centred<rotated<q8<64, 32>>, 16>())) == "q8g32rotctr16");
   CHECK(std::string(name_of(nameless())) == "user");
 }

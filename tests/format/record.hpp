@@ -105,7 +105,7 @@ inline constexpr double largest_half = 65504, smallest_half = 0x1p-24;
 inline bool is_right_scale(double scale, double range, double last_code) {
   const double slack = 1e-6, wanted = range / last_code;  // fp32 arithmetic may tip a tie
   if (scale < smallest_half || scale > largest_half) return false;
-  if (scale == largest_half) return wanted >= largest_half * (1 - slack);
+  if (scale == largest_half && wanted >= largest_half * (1 - slack)) return true;
   if (scale * (last_code + 0.5) < range * (1 - slack)) return false;
   const double below = scale - half_step(std::nextafter(scale, 0.0));
   return scale == smallest_half || std::fabs(scale - wanted) <= half_step(wanted) / 2 * (1 + 1e-3) + slack * wanted ||

@@ -14,6 +14,8 @@ void check_format_dim(const char* which, const F& f) {
   if constexpr (requires { f.group(); })
     expects(f.group() > 0 && f.dim() % f.group() == 0, which, " rows have ", f.dim(), " numbers; whole groups of ",
             f.group(), " are needed");
+  if constexpr (requires { F::longest_dim; })
+    expects(f.dim() <= F::longest_dim, which, " rows have ", f.dim(), " numbers; the format takes ", F::longest_dim);
 }
 
 /// A view that the verbs may trust, also when it was made by hand.

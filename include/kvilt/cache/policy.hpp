@@ -22,13 +22,6 @@ struct exact_form<F, Exact, D> {
   using type = Exact<D>;
 };
 
-template <class F>
-consteval int static_dim() {
-  if constexpr (requires { std::integral_constant<int, F::get()>(); })
-    return F::get();
-  else
-    return dynamic;
-}
 template <class F, template <int> class Exact>
 using exact_like = typename exact_form<F, Exact, static_dim<F>()>::type;
 

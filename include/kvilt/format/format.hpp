@@ -116,6 +116,15 @@ consteval bool check_format() {
   return true;
 }
 
+/// The dim that is fixed in a format's type, or `dynamic`.
+template <class F>
+consteval int static_dim() {
+  if constexpr (requires { std::integral_constant<int, F::get()>(); })
+    return F::get();
+  else
+    return dynamic;
+}
+
 template <class F>
 struct rotation_trait {
   using type = no_rotation;
@@ -182,6 +191,14 @@ constexpr const char* grouped_name() {
     return name_of_parts<Name>();
   else
     return name_of_parts<Name, "g", Group>();
+}
+/// "q4_channel" of tiles of the usual size, "q4_channel16" of 16 rows.
+template <name_part Name, int Rows, int Usual>
+constexpr const char* tile_name() {
+  if constexpr (Rows == Usual)
+    return name_of_parts<Name>();
+  else
+    return name_of_parts<Name, Rows>();
 }
 
 template <class T>
