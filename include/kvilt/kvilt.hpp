@@ -24,6 +24,7 @@
 #include <kvilt/core/version.hpp>
 #include <kvilt/format/centred.hpp>
 #include <kvilt/format/channel.hpp>
+#include <kvilt/format/concat.hpp>
 #include <kvilt/format/floating.hpp>
 #include <kvilt/format/fp8.hpp>
 #include <kvilt/format/integer.hpp>

@@ -5,6 +5,7 @@
 
 #include <kvilt/format/centred.hpp>
 #include <kvilt/format/channel.hpp>
+#include <kvilt/format/concat.hpp>
 #include <kvilt/format/floating.hpp>
 #include <kvilt/format/fp8.hpp>
 #include <kvilt/format/integer.hpp>
@@ -26,11 +27,16 @@ namespace {
 
 using namespace kvilt;
 
+/// Two formats in a row, made as the others are.
+struct latent : concat<e4m3<64, 32>, bf16<8>> {
+  constexpr explicit latent(int) {}
+};
+
 using all = std::tuple<fp32<>, fp16<>, bf16<>, e4m3<>, q8<>, q8<dynamic, 32>, q4<>, q4<dynamic, 32>, rotated<q8<>>,
                        rotated<q4<>>, q8<128>, q4<64>, rotated<q4<64>>, e4m3<72>, e4m3<dynamic, 32>, e5m2<>,
                        e5m2<dynamic, 64>, e4m3_static<>, e5m2_static<>, q8_static<>, q4<dynamic, 64>, q3<>,
                        q3<dynamic, 32>, q2<>, q2<dynamic, 64>, rotated<q2<64, 32>>, q4_channel<>, q2_channel<>,
-                       q4_channel<72, 64>, centred<q4<>>, centred<q8<64>, 16>, centred<e4m3<>, 32>>;
+                       q4_channel<72, 64>, centred<q4<>>, centred<q8<64>, 16>, centred<e4m3<>, 32>, latent>;
 
 constexpr int longest_row = 256;
 constexpr int random_rows = 2000;

@@ -3,6 +3,7 @@
 
 #include <kvilt/format/centred.hpp>
 #include <kvilt/format/channel.hpp>
+#include <kvilt/format/concat.hpp>
 #include <kvilt/format/floating.hpp>
 #include <kvilt/format/fp8.hpp>
 #include <kvilt/format/integer.hpp>
@@ -190,5 +191,7 @@ TEST_CASE("format: names", "[format]") {
   CHECK(std::string(name_of(q2_channel<64, 16>())) == "q2_channel16");
   CHECK(std::string(name_of(centred<q4<>>())) == "q4ctr");
   CHECK(std::string(name_of(centred<rotated<q8<64, 32>>, 16>())) == "q8g32rotctr16");
+  CHECK(std::string(name_of(concat<e4m3<512, 128>, bf16<64>>())) == "e4m3g128_bf16");
+  CHECK(std::string(name_of(prefix<bf16<576>, 512>())) == "prefix512");
   CHECK(std::string(name_of(nameless())) == "user");
 }

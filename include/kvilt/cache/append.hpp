@@ -81,13 +81,25 @@ inline float* worker_scratch(const step& s, int worker, int k_dim, int v_dim) {
   return reinterpret_cast<float*>(s.scratch + std::size_t(worker) * host_tile::worker_bytes(k_dim, v_dim));
 }
 
+/// Rows of K and V are as many and as long as the view's. Where V lies in K's records nobody looks at `v`.
+template <class View, class K, class V>
+void check_given(const View& view, const step& s, rows<const K> k, [[maybe_unused]] rows<const V> v) {
+  if constexpr (View::values_in_keys) {
+    expects(k.heads == view.kv_heads() && k.dim == view.k_dim(), "K has ", k.heads, " heads of ", k.dim,
+            " numbers; the cache has ", view.kv_heads(), " of ", view.k_dim());
+    expects(s.kv_rows == 0 || k.data != nullptr, "K of ", s.kv_rows, " rows is null");
+  } else {
+    expects(k.heads == view.kv_heads() && v.heads == view.kv_heads(), "K has ", k.heads, " and V ", v.heads,
+            " heads; the cache has ", view.kv_heads());
+    expects(k.dim == view.k_dim() && v.dim == view.v_dim(), "rows of K have ", k.dim, " and of V ", v.dim,
+            " numbers; the cache's have ", view.k_dim(), " and ", view.v_dim());
+    expects(s.kv_rows == 0 || (k.data != nullptr && v.data != nullptr), "K or V of ", s.kv_rows, " rows is null");
+  }
+}
+
 template <class View, class K, class V>
 void check_append(const host& exec, const View& view, const step& s, rows<const K> k, rows<const V> v) {
-  expects(k.heads == view.kv_heads() && v.heads == view.kv_heads(), "K has ", k.heads, " and V ", v.heads,
-          " heads; the cache has ", view.kv_heads());
-  expects(k.dim == view.k_dim() && v.dim == view.v_dim(), "rows of K have ", k.dim, " and of V ", v.dim,
-          " numbers; the cache's have ", view.k_dim(), " and ", view.v_dim());
-  expects(s.kv_rows == 0 || (k.data != nullptr && v.data != nullptr), "K or V of ", s.kv_rows, " rows is null");
+  check_given(view, s, k, v);
   check_view(view);
   check_scratch(exec, s, view.k_dim(), view.v_dim());
   check_capacity(view, s);
@@ -137,7 +149,8 @@ void rotate_queries(const host& exec, const step& s, rows<Q> q, int k_dim, const
 }
 
 /// Writes the step's new K and V: RoPE on K, rotation, quantisation, scatter; and moves what leaves a 16-bit tail into
-/// the body. k: [s.kv_rows][kv heads][k_dim], v: [s.kv_rows][kv heads][v_dim]; neither is changed.
+/// the body. k: [s.kv_rows][kv heads][k_dim], v: [s.kv_rows][kv heads][v_dim]; neither is changed,
+/// and v is not read where V is a part of K's records.
 /// Throws `invalid_argument` before anything is written. Bits do not depend on the number of workers. Done again in the
 /// same step it writes the same bytes.
 template <host_view View, class K, class V>
@@ -146,6 +159,8 @@ void append(const host& exec, const View& view, const step& s, rows<K> k, rows<V
                        rows<const V>{v.data, v.token_stride, v.head_stride, v.heads, v.dim});
   detail::check_rope(turn, view.k_dim());
   const int heads = view.kv_heads(), k_dim = view.k_dim(), v_dim = view.v_dim();
+  detail::expects(!View::values_in_keys || turn.dims == 0 || turn.first >= v_dim, "RoPE over ", turn.dims,
+                  " numbers from number ", turn.first, " on would turn V, which is the first ", v_dim, " of K's");
   exec.for_each(idx(s.size) * heads, [&](idx task, int worker) {
     const step_item& item = s.items[task / heads];
     const int head = int(task % heads);
@@ -156,10 +171,10 @@ void append(const host& exec, const View& view, const step& s, rows<K> k, rows<V
     for (int i = 0; i < item.new_tokens; ++i) {
       const idx row = item.kv_row + i, position = item.n.before + i;
       detail::load_row(k.at(row, head), k_dim, k_row);
-      detail::load_row(v.at(row, head), v_dim, v_row);
+      if constexpr (!View::values_in_keys) detail::load_row(v.at(row, head), v_dim, v_row);
       turn.apply(k_row, s.rope_positions ? s.rope_positions[row] : position);
       View::k_rotation::forward(k_row, k_dim);
-      View::v_rotation::forward(v_row, v_dim);
+      if constexpr (!View::values_in_keys) View::v_rotation::forward(v_row, v_dim);
       writer.put(position, k_row, v_row);
     }
   });
@@ -169,6 +184,13 @@ void append(const host& exec, const View& view, const step& s, rows<K> k, rows<V
 template <host_view View, class K, class V>
 void append(const host& exec, const View& view, const step& s, rows<K> k, rows<V> v) {
   append(exec, view, s, k, v, rope{});
+}
+
+/// The same for a view in which V is a part of K's records; RoPE may turn the numbers of K that are not V.
+template <host_view View, class K>
+void append(const host& exec, const View& view, const step& s, rows<K> k,
+            const rope& turn = {}) requires(View::values_in_keys) {
+  append(exec, view, s, k, rows<K>{}, turn);
 }
 
 /// The same, and RoPE applied to q in place: [s.q_rows][q heads][k_dim]; done again it would turn q again.

@@ -84,6 +84,10 @@ storage make_storage(const K& k, const V& v, int kv_heads, idx pages, idx page_r
     s.k_params_record = s.v_params_record = round_up(kv_heads * s.params_head, 4);
     s.params_page = larger(k_records, v_records) * s.k_params_record;
   }
+  if constexpr (shares_keys<V>) {
+    s.codes_v = s.params_v = 0;
+    s.v_record = s.k_record, s.v_params_record = s.k_params_record;
+  }
   return s;
 }
 

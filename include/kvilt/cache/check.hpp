@@ -11,11 +11,26 @@ template <kv_format F>
 void check_format_dim(const char* which, const F& f) {
   expects(f.dim() >= 8 && f.dim() % 8 == 0, which, " rows have ", f.dim(),
           " numbers; a positive multiple of 8 is needed");
+  if constexpr (requires { f.first(), f.second(); })
+    check_format_dim(which, f.first()), check_format_dim(which, f.second());
   if constexpr (requires { f.group(); })
     expects(f.group() > 0 && f.dim() % f.group() == 0, which, " rows have ", f.dim(), " numbers; whole groups of ",
             f.group(), " are needed");
   if constexpr (requires { F::longest_dim; })
     expects(f.dim() <= F::longest_dim, which, " rows have ", f.dim(), " numbers; the format takes ", F::longest_dim);
+}
+
+/// A V that lies in K's record lies in the K of its own segment.
+template <kv_segment Segment>
+void check_shared_keys(const Segment& seg) {
+  if constexpr (shares_keys<typename Segment::v_format>) {
+    const auto& k = seg.v.k();
+    expects(k.dim() == seg.k.dim() && k.code_bytes() == seg.k.code_bytes() && seg.v.dim() <= k.dim(), "V is the first ",
+            seg.v.dim(), " of ", k.dim(), " numbers in ", k.code_bytes(), " bytes; K's rows have ", seg.k.dim(), " in ",
+            seg.k.code_bytes());
+    expects(seg.planes.v_codes == seg.planes.k_codes && seg.planes.v_params == seg.planes.k_params,
+            "V lies in K's records; its planes must be K's");
+  }
 }
 
 /// A view that the verbs may trust, also when it was made by hand.
@@ -27,6 +42,7 @@ void check_view(const View& view) {
     check_format_dim("V", seg.v);
     expects(seg.k.dim() == view.k_dim() && seg.v.dim() == view.v_dim(), "segments of one view have rows of ",
             view.k_dim(), " and ", view.v_dim(), ", and of ", seg.k.dim(), " and ", seg.v.dim(), " numbers");
+    check_shared_keys(seg);
     check_static_scales<View::space>("K", seg.k, seg.planes.k_params, view.kv_heads());
     check_static_scales<View::space>("V", seg.v, seg.planes.v_params, view.kv_heads());
   });

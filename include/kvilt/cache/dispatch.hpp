@@ -35,7 +35,7 @@ struct policy_match {
   constexpr policy_match(const policy_words& words, row_dims dims)
       : layout_(layout_of(words[name_piece::layout])),
         k_(part_of<typename P::k_format>(dims.k)),
-        v_(part_of<typename P::v_format>(dims.v)),
+        v_(values_of(k_, dims.v)),
         rule_(rule_of(words)) {
     const bool has[name_pieces] = {has_layout(words[name_piece::layout]), words[name_piece::k] == parts::k,
                                    words[name_piece::v] == parts::v,      has_window(words),
@@ -70,6 +70,13 @@ struct policy_match {
   constexpr bool has_window(const policy_words& words) const {
     if (!rule::slides) return words.window == 0;
     return words.window > 0 && rule_.width() == words.window && rule::sinks() == words.window_sinks;
+  }
+  /// V's format, which is of K's where V lies in K's records.
+  static constexpr typename P::v_format values_of(const typename P::k_format& k, int dim) {
+    if constexpr (shares_keys<typename P::v_format>)
+      return typename P::v_format(k);
+    else
+      return part_of<typename P::v_format>(dim);
   }
   static constexpr rule rule_of(const policy_words& words) {
     if constexpr (rule::slides)

@@ -25,6 +25,17 @@ struct exact_form<F, Exact, D> {
 template <class F, template <int> class Exact>
 using exact_like = typename exact_form<F, Exact, static_dim<F>()>::type;
 
+/// The same of V, which may lie in K's record.
+template <class V, class ExactK, template <int> class Exact>
+struct exact_values {
+  using type = exact_like<V, Exact>;
+};
+template <class V, class ExactK, template <int> class Exact>
+requires shares_keys<V>
+struct exact_values<V, ExactK, Exact> {
+  using type = typename V::template of_keys<ExactK>;
+};
+
 }  // namespace detail
 
 /// The name of a way to keep K and V: a layout, a format for each of K and V, which tokens stay, how many of the first
@@ -49,7 +60,7 @@ struct policy {
   using v_format = V;
   using retention_type = Retention;
   using exact_k = detail::exact_like<K, Exact>;
-  using exact_v = detail::exact_like<V, Exact>;
+  using exact_v = typename detail::exact_values<V, exact_k, Exact>::type;
 
   /// 16-bit sinks and tail, and all sinks however kept.
   static constexpr int exact_sinks = Sinks, tail = Tail;
@@ -80,7 +91,12 @@ struct policy {
   }
 
   constexpr exact_k k_exact() const { return exact_k(k.dim()); }
-  constexpr exact_v v_exact() const { return exact_v(v.dim()); }
+  constexpr exact_v v_exact() const {
+    if constexpr (shares_keys<V>)
+      return exact_v(k_exact());
+    else
+      return exact_v(v.dim());
+  }
 };
 
 /// Contiguous memory for the last `W` tokens and the first `S`, reused in turn.

@@ -17,6 +17,7 @@ struct plane {
   KVILT_HD constexpr unsigned char* at(place p, int head, int record) const {
     return base + p.page * page_stride + head * head_stride + record * record_stride;
   }
+  friend constexpr bool operator==(const plane&, const plane&) = default;
 };
 
 /// The planes of a segment.
@@ -26,10 +27,25 @@ struct geometry {
   idx pages = 0;  // behind the bases, for checked mode; 0: not known
 };
 
+namespace detail {
+
+template <class K, class V>
+consteval bool values_fit() {
+  if constexpr (shares_keys<V>)
+    return std::is_same_v<typename V::keys, K> && std::is_same_v<rotation_of<V>, no_rotation>;
+  else
+    return true;
+}
+
+}  // namespace detail
+
 /// What one inner loop runs over: rows in one layout under one retention in one pair of formats.
 /// Trivially copyable, owns nothing; made by `cache::view`, or by hand over an engine's own memory.
 template <kv_layout Layout, kv_retention Retention, kv_format K, kv_format V = K>
 struct segment {
+  static_assert(detail::values_fit<K, V>(),
+                "kvilt: a prefix is V's format beside the K format that it names, not rotated");
+
   using layout_type = Layout;
   using retention_type = Retention;
   using k_format = K;

@@ -44,6 +44,8 @@ class view<Space, First, Rest...> {
                     (std::is_same_v<rotation_of<typename First::v_format>, rotation_of<typename Rest::v_format>> &&
                      ...),
                 "kvilt: all segments of a view must keep K in one rotation and V in one rotation");
+  static_assert(((shares_keys<typename First::v_format> == shares_keys<typename Rest::v_format>)&&...),
+                "kvilt: V lies in K's records in all segments of a view or in none");
 
  public:
   static constexpr memory_space space = Space;
@@ -52,6 +54,8 @@ class view<Space, First, Rest...> {
   static constexpr bool ordered = (First::retention_type::ordered && ... && Rest::retention_type::ordered);
   using k_rotation = rotation_of<typename First::k_format>;
   using v_rotation = rotation_of<typename First::v_format>;
+  /// V is a part of K's records (`prefix`): nobody gives or writes it.
+  static constexpr bool values_in_keys = shares_keys<typename First::v_format>;
 
   constexpr view() = default;
   constexpr explicit view(int kv_heads, const First& first, const Rest&... rest)

@@ -149,6 +149,12 @@ concept plain_format = F::rows == 1 && requires {
   { F::plain } -> std::convertible_to<plain_codes>;
 };
 
+/// Is it V's format where V lies in K's record and has none of its own (`prefix`)?
+template <class F>
+inline constexpr bool shares_keys = requires {
+  typename F::keys;
+};
+
 /// Does the format read a scale that the caller hands in, where others write their own?
 template <class F>
 inline constexpr bool has_static_scale = requires {
