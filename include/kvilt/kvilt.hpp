@@ -16,9 +16,10 @@
 #include <kvilt/cache/budget.hpp>
 #include <kvilt/cache/cache.hpp>
 #include <kvilt/cache/cache_set.hpp>
-#include <kvilt/cache/keep_path.hpp>
+#include <kvilt/cache/copy_rows.hpp>
 #include <kvilt/cache/dispatch.hpp>
 #include <kvilt/cache/foreign.hpp>
+#include <kvilt/cache/keep_path.hpp>
 #include <kvilt/cache/policy.hpp>
 #include <kvilt/cache/scales.hpp>
 #include <kvilt/core/version.hpp>

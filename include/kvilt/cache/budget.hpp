@@ -60,8 +60,9 @@ struct storage {
   }
 };
 
+/// NOTE: formats by value: of references to empty ones gcc says that they may be uninitialised.
 template <class K, class V>
-storage make_storage(const K& k, const V& v, int kv_heads, idx pages, idx page_rows) {
+storage make_storage(K k, V v, int kv_heads, idx pages, idx page_rows) {
   const idx k_pitch = round_up(k.code_bytes(), 16), v_pitch = round_up(v.code_bytes(), 16);
   const idx k_records = ceil_div(page_rows, K::rows), v_records = ceil_div(page_rows, V::rows);
   storage s;

@@ -35,7 +35,7 @@ class cache : public detail::ledger<Policy, Space> {
   sequence fork(const host& exec, sequence s) {
     counts::check_fork(s);
     sequence child;
-    const detail::row_copy rows = counts::fork_to(s, child);
+    const detail::sequence_copy rows = counts::fork_to(s, child);
     copy(exec, {&rows, 1});
     return child;
   }
@@ -102,10 +102,10 @@ class cache : public detail::ledger<Policy, Space> {
   using counts::policy_;
   using counts::shape_;
 
-  void copy(const host& exec, std::span<const detail::row_copy> rows) const {
+  void copy(const host& exec, std::span<const detail::sequence_copy> rows) const {
     const idx heads = shape_.kv_heads, tasks = shape_.layers * heads;
     exec.for_each(idx(rows.size()) * tasks, [&](idx i, int) {
-      const detail::row_copy& c = rows[std::size_t(i / tasks)];
+      const detail::sequence_copy& c = rows[std::size_t(i / tasks)];
       detail::copy_sequence(view(int(i % tasks / heads)), c.n, c.from, c.to, int(i % heads));
     });
   }
@@ -124,10 +124,11 @@ class cache : public detail::ledger<Policy, Space> {
       return policy_.layout.bind(plan_.request);
   }
   geometry body_planes(int layer, unsigned char* base) const {
-    geometry planes = plan_.body.at(base);
-    if constexpr (has_static_scale<typename Policy::k_format>) planes.k_params = scales_[std::size_t(layer)].k;
-    if constexpr (has_static_scale<typename Policy::v_format>) planes.v_params = scales_[std::size_t(layer)].v;
-    return planes;
+    const geometry planes = plan_.body.at(base);
+    if constexpr (has_static_scales)
+      return detail::with_scales(planes, policy_.k, policy_.v, scales_[std::size_t(layer)]);
+    else
+      return planes;
   }
   auto sinks(const geometry& body, unsigned char* exact) const {
     const interval<part::sinks, typename Policy::retention_type> keep(policy_.retention, Policy::sinks);
@@ -147,12 +148,5 @@ class cache : public detail::ledger<Policy, Space> {
   buffer<Space> data_;                        // [layer]{body | sinks | tail}
   std::vector<detail::layer_scales> scales_;  // [layers]
 };
-
-/// Splits `tokens` into steps of at most `max_step`: `body(first, count)` for each, in order.
-template <class Body>
-void in_chunks(idx tokens, int max_step, Body&& body) {
-  detail::expects(max_step >= 1, "steps of ", max_step, " tokens; at least 1 is needed");
-  for (idx first = 0; first < tokens; first += max_step) body(first, int(smaller(max_step, tokens - first)));
-}
 
 }  // namespace kvilt::inline KVILT_ABI

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kvilt/cache/budget.hpp>
+#include <kvilt/cache/holding.hpp>
 #include <kvilt/cache/owned_table.hpp>
 #include <kvilt/cache/reorder.hpp>
 #include <kvilt/cache/step.hpp>
@@ -58,6 +59,25 @@ class ledger {
   idx length(sequence s) const { return of(s).length; }
   /// Its number in the views' tables, `step_item::sequence`; until the next reorder.
   int row(sequence s) const { return find(s).row; }
+
+  /// What the sequence holds between steps, or may hold with `more` tokens that `copy_rows` brings.
+  lengths holds(sequence s, idx more = 0) const {
+    const entry& e = of(s);
+    return holding<Policy>(e.length + more, more == 0 ? e.body : -1);
+  }
+
+  /// Commits what `copy_rows` has brought to every layer under the lengths `n`: those of `holds`, or of a cache of the
+  /// same policy. Room must be reserved. Behind a 16-bit tail an empty sequence alone takes copies.
+  void adopt(sequence s, const lengths& n) {
+    check_adopt(s, n);
+    entry& e = of(s);
+    e.length = n.after;
+    if constexpr (Policy::tail > 0) e.body = n.body_after;
+    e.written = larger(e.written, n.after);
+    // NOTE: what the window does not show was not copied.
+    if constexpr (slides) e.lost = larger(e.lost, first_seen(n.after, policy_.retention.width()));
+    release_left_of_window(find(s).row);
+  }
 
   /// Pages that `reserve` would take. Throws `invalid_argument` as it does.
   idx missing_pages(sequence s, idx tokens) const {
@@ -152,6 +172,15 @@ class ledger {
             s.slot, " is truncated to ", length, ", inside a tile of ", Policy::tile);
   }
 
+  void check_adopt(sequence s, const lengths& n) const {
+    check_idle("adopt");
+    const entry& e = of(s);
+    check_holding<Policy>(s.slot, n, shape_.max_step);
+    expects(n.after >= e.length && (Policy::tail == 0 || e.length == 0), "sequence ", s.slot, " of ", e.length,
+            " tokens is to hold ", n.after, " by copy; ", Policy::tail ? "behind a tail it must be empty" : "no fewer");
+    check_room(s, n.after - e.length, n.body_after - Policy::exact_sinks);
+  }
+
   void check_commit(const step& s, std::span<const int> accepted) const {
     expects(!idle_ && s.serial == serial_ && s.items == begun_at_ && !moved_from(), "step ", s.serial,
             " is committed; the one begun last is ", serial_, idle_ ? ", already ended" : "");
@@ -183,7 +212,7 @@ class ledger {
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const int row = find(sequences[i]).row;
       entry& e = entries_[std::size_t(row)];
-      items[i] = next_item(s, row, new_tokens[i], new_tokens[i], grown(e, new_tokens[i]));
+      items[i] = next_item(s, row, new_tokens[i], new_tokens[i], grown<Policy>(e.length, e.body, new_tokens[i]));
       e.written = larger(e.written, items[i].n.after);
       begun_.push_back({items[i], sequences[i].slot});
     }
@@ -201,9 +230,9 @@ class ledger {
                           pages_.free(), " of ", pages_.total(), " are free");
   }
   /// Opens a fork that has been checked.
-  row_copy fork_to(sequence s, sequence& child) {
+  sequence_copy fork_to(sequence s, sequence& child) {
     child = open();
-    const row_copy copy{find(s).row, find(child).row, there(of(s))};
+    const sequence_copy copy{find(s).row, find(child).row, there(of(s))};
     inherit(copy);
     return copy;
   }
@@ -223,7 +252,7 @@ class ledger {
     }
     new_order order = order_of(rows, parents);
     idx missing = 0;
-    for (row_copy& c : order.copies) {
+    for (sequence_copy& c : order.copies) {
       c.n = there(entries_[std::size_t(c.from)]);
       missing += live_pages(c.from) - live_pages(c.to);
     }
@@ -232,8 +261,8 @@ class ledger {
     return order;
   }
   void apply(const new_order& order, std::span<const sequence> sequences) {
-    for (const row_copy& c : order.copies) give_pages(c.to, 0);
-    for (const row_copy& c : order.copies) inherit(c);
+    for (const sequence_copy& c : order.copies) give_pages(c.to, 0);
+    for (const sequence_copy& c : order.copies) inherit(c);
     for (std::size_t i = 0; i < sequences.size(); ++i) find(sequences[i]).row = order.rows[i];
   }
 
@@ -242,25 +271,6 @@ class ledger {
   arrangement<Policy> plan_;
 
  private:
-  struct handle {
-    bool open = false;
-    std::uint32_t generation = 0;
-    int row = 0;                // of the view's tables; no two handles have the same
-    std::uint64_t checked = 0;  // the call that has seen it last
-  };
-  struct entry {
-    idx length = 0;
-    idx body = 0;          // tokens below have left the 16-bit tail
-    idx pages = 0;         // table entries in use or given back, from the first on
-    idx pages_passed = 0;  // of these, those that a window has left
-    idx written = 0;       // tokens ever written beyond which a ring holds nothing older
-    idx lost = 0;          // tokens below may have left the tail when no window showed them, and are nowhere
-  };
-  struct begun_item {
-    step_item item;
-    int slot = 0;
-  };
-
   const handle& find(sequence s) const {
     expects(s.slot >= 0 && std::size_t(s.slot) < handles_.size(), "sequence ", s.slot, "; the cache has 0 to ",
             idx(handles_.size()) - 1);
@@ -284,20 +294,15 @@ class ledger {
     if constexpr (slides || Policy::tail > 0)
       expects(tokens <= shape_.max_step, "sequence ", s.slot, " appends ", tokens, " tokens in one step; max_step is ",
               shape_.max_step, ": see in_chunks");
+    check_room(s, tokens, 0);
+  }
+  /// Room for `tokens` more, and for the first `in_body` rows of the body.
+  void check_room(sequence s, idx tokens, idx in_body) const {
     const entry& e = of(s);
     if (!plan_.window_slots)
-      expects(e.length + tokens <= plan_.max_length && pages_for(e.length + tokens) <= e.pages, "sequence ", s.slot,
-              " has ", e.length, " tokens and appends ", tokens, "; that many are not reserved");
-  }
-
-  /// Lengths of a step that appends `tokens`. NOTE: the step's first query still sees a whole tail in 16 bit, and only
-  /// committed tokens leave it.
-  static lengths grown(const entry& e, int tokens) {
-    const idx after = e.length + tokens;
-    if constexpr (Policy::tail == 0) return {e.length, after, e.length, after};
-    if (tokens == 0) return {e.length, after, e.body, e.body};
-    const idx outside = larger(e.length + 1 - Policy::tail - Policy::sinks, 0) / Policy::tile * Policy::tile;
-    return {e.length, after, e.body, larger(e.body, Policy::sinks + outside)};
+      expects(e.length + tokens <= plan_.max_length &&
+                  larger(pages_for(e.length + tokens), pages_of_rows(in_body)) <= e.pages,
+              "sequence ", s.slot, " has ", e.length, " tokens and appends ", tokens, "; that many are not reserved");
   }
 
   void grow(const step_item& item, int accepted) {
@@ -331,7 +336,7 @@ class ledger {
   }
 
   /// Gives an empty row what another has, in lengths and in pages.
-  void inherit(const row_copy& c) {
+  void inherit(const sequence_copy& c) {
     entries_[std::size_t(c.to)] = entries_[std::size_t(c.from)];
     pages_.match(c.from, c.to, entries_[std::size_t(c.from)].pages);
   }

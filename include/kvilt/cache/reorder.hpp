@@ -9,7 +9,7 @@
 namespace kvilt::inline KVILT_ABI::detail {
 
 /// Rows that are copied from one row of a view's tables to another: all that the lengths name.
-struct row_copy {
+struct sequence_copy {
   int from = 0;
   int to = 0;
   lengths n;
@@ -18,7 +18,7 @@ struct row_copy {
 /// What a reorder comes to: where each sequence is afterwards, and what is copied there.
 struct new_order {
   std::vector<int> rows;  // of the view's tables
-  std::vector<row_copy> copies;
+  std::vector<sequence_copy> copies;
 };
 
 /// Where the sequences of a beam go so that sequence i continues sequence `parents[i]`: to the place that sequence

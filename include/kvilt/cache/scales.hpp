@@ -58,5 +58,12 @@ struct layer_scales {
   plane k, v;
 };
 
+template <kv_format K, kv_format V>
+geometry with_scales(geometry planes, const K&, const V&, const layer_scales& given) {
+  if constexpr (has_static_scale<K>) planes.k_params = given.k;
+  if constexpr (has_static_scale<V>) planes.v_params = given.v;
+  return planes;
+}
+
 }  // namespace detail
 }  // namespace kvilt::inline KVILT_ABI

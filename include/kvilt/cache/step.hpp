@@ -158,4 +158,11 @@ inline step plan(const host&, const batch& b, std::span<unsigned char> workspace
   return s;
 }
 
+/// Splits `tokens` into steps of at most `max_step`: `body(first, count)` for each, in order.
+template <class Body>
+void in_chunks(idx tokens, int max_step, Body&& body) {
+  detail::expects(max_step >= 1, "steps of ", max_step, " tokens; at least 1 is needed");
+  for (idx first = 0; first < tokens; first += max_step) body(first, int(smaller(max_step, tokens - first)));
+}
+
 }  // namespace kvilt::inline KVILT_ABI

@@ -33,6 +33,7 @@ class centred {
   constexpr explicit centred(int dim) : row_{dim} {}
   constexpr explicit centred(const F& row) : row_(row) {}
 
+  bool writes_like(const centred& other) const { return detail::writes_like(row_, other.row_); }
   KVILT_HD static constexpr int get() requires(fixed_dim != dynamic) { return fixed_dim; }
   KVILT_HD constexpr int group() const requires requires(const F f) { f.group(); }
   { return row_.group(); }

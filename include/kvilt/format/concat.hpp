@@ -34,6 +34,9 @@ class concat {
 
   KVILT_HD constexpr const A& first() const { return a_; }
   KVILT_HD constexpr const B& second() const { return b_; }
+  bool writes_like(const concat& other) const {
+    return detail::writes_like(a_, other.a_) && detail::writes_like(b_, other.b_);
+  }
 
   KVILT_HD static constexpr int get() requires(a_dim != dynamic && b_dim != dynamic) { return a_dim + b_dim; }
   KVILT_HD constexpr int dim() const { return a_.dim() + b_.dim(); }

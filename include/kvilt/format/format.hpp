@@ -74,6 +74,9 @@ struct no_rotation {
 ///   `static constexpr bool static_params = true`
 ///                                  `param_bytes()` is 0 and `encode` writes codes alone: row_ref's params are one
 ///                                  float, a scale that the caller hands in, of a tensor or of a KV head
+///   `bool writes_like(const F&) const`
+///                                  whether two values of the type write the same records; said of formats whose bytes
+///                                  do not tell
 /// All of it marked KVILT_HD if kernels are to use it.
 template <class F>
 concept kv_format = std::is_trivially_copyable_v<F> && requires(const F f, row_ref r, const float* x, float (&o)[8]) {
@@ -238,6 +241,19 @@ KVILT_HD constexpr std::uint16_t stored_scale(float range, float last_code) {
   if ((h & 0x7fffu) == 0) h = 1;
   if (from_fp16(h) * (last_code + 0.5f) < range && h < 0x7bff) ++h;
   return h;
+}
+
+/// Do two values of one format write the same records of the same rows?
+template <class F>
+bool writes_like(const F& a, const F& b) {
+  if constexpr (requires { a.writes_like(b); })
+    return a.writes_like(b);
+  else if constexpr (std::is_empty_v<F>)
+    return true;
+  else if constexpr (std::has_unique_object_representations_v<F>)
+    return __builtin_memcmp(&a, &b, sizeof(F)) == 0;
+  else
+    return false;
 }
 
 /// Nearest code, half to even, clamped to [low, high]; NaN gives low.
