@@ -525,6 +525,70 @@ TEST_CASE("cache_set: every head of every layer is kept once", "[cache]") {
   CHECK(m.bytes() == 0);
 }
 
+TEST_CASE("cache_set: a group's layers get their static scales", "[cache]") {
+  using handed = policy<contiguous, fp16<>, e4m3_static<>>;
+  using set_type = cache_set<outlier, handed>;
+  const layer_group<outlier> plain{.layers = {0}, .kv_heads = 1, .policy = outlier(fp16<>(k_dim), fp16<>(v_dim))};
+  const layer_group<handed> scaled{
+      .layers = {2, 1}, .kv_heads = 1, .policy = handed(fp16<>(k_dim), e4m3_static<>(v_dim))};
+  set_type set({.sequences = 1, .tokens = 4}, host_memory(), plain, scaled);
+  const float scales[] = {0.5f, 0.25f}, wrong = -1;
+  for (int layer = 0; layer < 2; ++layer) set.set_scales<1>(layer, {}, {scales + layer, 1});
+  CHECK_THROWS_WITH(set.set_scales<1>(0, {}, {&wrong, 1}), containing("group 1: V's static scale of head 0 is -1"));
+  const sequence s[] = {set.open()};
+  const int one[] = {1};
+  set.reserve(s[0], 1);
+  std::vector<unsigned char> workspace(set.workspace_bytes(host(), 1));
+  const auto step = set.begin(host(), s, one, workspace);
+  std::vector<float> k(k_dim, 1.0f), v(v_dim, 2.0f), q(k_dim, 1.0f);
+  for (int layer = 0; layer < set.layers(); ++layer)
+    set.visit(layer, step, [&](const auto& view, const auto& part, const head_range& heads) {
+      append(host(), view, part, heads.kv(packed_rows(k.data(), 1, k_dim)), heads.kv(packed_rows(v.data(), 1, v_dim)));
+    });
+  // 2 at a scale of 0.5 is 4, at 0.25 is 8.
+  CHECK(from_e4m3(set.view<1>(0).first().v_row({0, 0, 1}, 0).codes[0]) == 4);
+  CHECK(from_e4m3(set.view<1>(1).first().v_row({0, 0, 1}, 0).codes[0]) == 8);
+}
+
+TEST_CASE("cache_set: a text that is copied from set to set is adopted by all groups or by none", "[cache]") {
+  test_memory source_memory(0xff), target_memory(0xff);
+  kinds source = make_set(source_memory), target = make_set(target_memory);
+  const sequence s[] = {source.open()}, t[] = {target.open()};
+  constexpr int count[] = {5};
+  std::vector<unsigned char> workspace(source.workspace_bytes(host(), 1));
+  const auto outputs = [&](kinds& set, const sequence(&name)[1]) {
+    set.reserve(name[0], count[0]);
+    const auto step = set.begin(host(), name, count, workspace);
+    std::vector<float> all;
+    for (int layer = 0; layer < layers; ++layer) {
+      tensors x(std::uint64_t(set.length(name[0])), layer, count[0]);
+      forward(set, step, layer, x);
+      all.insert(all.end(), x.out.begin(), x.out.end());
+    }
+    set.commit(step);
+    return all;
+  };
+  for (int i = 0; i < 3; ++i) outputs(source, s);
+  const auto n = source.holds(s[0]);
+  target.reserve(t[0], 15);
+  const auto copy = [&](const auto& from, const auto& to, const lengths& held) {
+    const row_copy rows{from.row(s[0]), held, to.row(t[0]), held, {0, 15}};
+    for (int layer = 0; layer < from.shape().layers; ++layer)
+      copy_rows(host(), from.view(layer), to.view(layer), {&rows, 1}, workspace);
+  };
+  copy(source.group<0>(), target.group<0>(), n[0]);
+  copy(source.group<1>(), target.group<1>(), n[1]);
+  copy(source.group<2>(), target.group<2>(), n[2]);
+  copy(source.group<3>(), target.group<3>(), n[3]);
+  auto wrong = n;
+  wrong[3] = {41, 41, 41, 41};
+  CHECK_THROWS_WITH(target.adopt(t[0], wrong), containing("group 3: sequence"));
+  CHECK(target.length(t[0]) == 0);
+  target.adopt(t[0], n);
+  CHECK(target.length(t[0]) == 15);
+  for (int i = 0; i < 2; ++i) CHECK(support::same_bits(outputs(target, t), outputs(source, s)));
+}
+
 TEST_CASE("cache_set: errors inside visit name the layer and the group", "[cache]") {
   test_memory m;
   kinds set = make_set(m);

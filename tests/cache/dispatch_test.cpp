@@ -35,8 +35,11 @@ using exact_sinks = policy<contiguous, e4m3<>, e4m3<>, window<64, 4>, 4>;
 using small_rows = policy<contiguous, fp16<64>>;
 using large_rows = policy<contiguous, fp16<128>>;
 using own = policy<user_pages, rotated<six_bit, shuffle>, bf16<>, keep_all, 2>;
-using my =
-    policy_list<headline, any_page, everything, plain_sinks, exact_sinks, small_rows, large_rows, own, ring<q4<>>>;
+using tiles = policy<paged<64>, centred<rotated<q4<>>>, q2<dynamic, 32>, keep_all, 0, 64>;
+using handed = policy<paged<>, e4m3_static<>, e4m3<dynamic, 32>>;
+using shared = policy<paged<>, q8<>, prefix<q8<>, 48>>;
+using my = policy_list<headline, any_page, everything, plain_sinks, exact_sinks, small_rows, large_rows, own,
+                       ring<q4<>>, tiles, handed>;
 
 template <class Wanted>
 bool chosen(std::string_view text, row_dims dims) {
@@ -57,7 +60,8 @@ std::string error_of(std::string_view text, row_dims dims = 64) {
 constexpr const char* the_list =
     "; the list has paged16:q8rot:q4:tail64, pagedN:q8, contiguous:q4g32:fp16:windowN+4:sinks4:tail32:exact_bf16, "
     "contiguous:e4m3:window64+4, contiguous:e4m3:window64+4:sinks4, contiguous:fp16, contiguous:fp16, "
-    "zigzag5:six_bitmixed:bf16:sinks2, contiguous:q4:windowN";
+    "zigzag5:six_bitmixed:bf16:sinks2, contiguous:q4:windowN, paged64:q4rotctr:q2g32:tail64, "
+    "pagedN:e4m3_static:e4m3g32";
 
 }  // namespace
 
@@ -72,6 +76,8 @@ TEST_CASE("dispatch: a name chooses its policy and no other", "[cache]") {
   CHECK(chosen<large_rows>("contiguous:fp16", 128));
   CHECK(chosen<own>("zigzag5:six_bitmixed:bf16:sinks2", 16));
   CHECK(chosen<ring<q4<>>>("contiguous:q4:window9", 64));
+  CHECK(chosen<tiles>("paged64:q4rotctr:q2g32:tail64", 128));
+  CHECK(chosen<handed>("paged16:e4m3_static:e4m3g32", 128));
 }
 
 TEST_CASE("dispatch: what a type leaves to run time comes from the name and the dims", "[cache]") {
@@ -84,6 +90,10 @@ TEST_CASE("dispatch: what a type leaves to run time comes from the name and the 
   const windowed narrow =
       dispatch<policy_list<windowed>>("contiguous:q4:window2147483647", 8, [](const windowed& p) { return p; });
   CHECK(narrow.retention.width() == 2147483647);
+  const shared latent =
+      dispatch<policy_list<shared>>("paged8:q8:prefix48", {64, 48}, [](const shared& p) { return p; });
+  CHECK(latent.k.dim() == 64);
+  CHECK(latent.v.k().dim() == 64);
 }
 
 TEST_CASE("dispatch: every policy of a list comes back from its own name, options in any order", "[cache]") {

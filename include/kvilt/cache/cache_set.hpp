@@ -149,6 +149,21 @@ class basic_cache_set {
     each([&](auto& c, int) { c.truncate(s, length); });
   }
 
+  /// The static scales of a group's own layer, as `cache::set_scales` has them.
+  template <int Group>
+  void set_scales(int layer_in_group, std::span<const float> k, std::span<const float> v) {
+    detail::in_group(Group, [&] { std::get<std::size_t(Group)>(caches_).set_scales(layer_in_group, k, v); });
+  }
+
+  /// What each group holds of a sequence, for `copy_rows` on its views; then `adopt` in all groups or in none.
+  std::array<lengths, std::size_t(groups)> holds(sequence s, idx more = 0) const {
+    return gather([&](const auto& c) { return c.holds(s, more); });
+  }
+  void adopt(sequence s, const std::array<lengths, std::size_t(groups)>& n) {
+    each([&](const auto& c, int g) { c.check_adopt(s, n[std::size_t(g)]); });
+    each([&](auto& c, int g) { c.adopt(s, n[std::size_t(g)]); });
+  }
+
   sequence fork(const host& exec, sequence s) {
     sequence child;
     each([&](const auto& c, int) { c.check_fork(s); });
