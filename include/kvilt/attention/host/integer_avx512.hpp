@@ -61,11 +61,11 @@ KVILT_AVX512 inline float quantise_weights(const float* weights, int first, int 
   for (int t = first; t < last; t += lanes) {
     const f32 w = load(weights + t);
     finite &= _mm512_fpclass_ps_mask(w, 0x99) == 0;
-    most = larger(w, most);
+    most = larger(_mm512_abs_ps(w), most);  // a user's scales may be below 0
   }
   const float high = largest_lane(most);
   const float scale = finite ? high / integer_limit : __builtin_nanf("");
-  const float inverse = finite && high > 1e-30f ? integer_limit / high : 0.0f;
+  const float inverse = finite && high > 2e-34f ? integer_limit / high : 0.0f;  // below, the scale is no normal number
   __m512i total = _mm512_setzero_si512();
   for (int t = first; t < last; t += lanes) {
     const f32 w = finite ? multiply(load(weights + t), splat(inverse)) : zero();

@@ -25,7 +25,7 @@ struct score_task {
 
 /// Weighted sums of the values of a part of a tile.
 struct value_task {
-  const float* weights = nullptr;  // [count][tokens of a tile]
+  const float* weights = nullptr;  // [count][tokens of a tile], 0 outside the part
   int count = 0;
   const unsigned char* const* rows = nullptr;
   int dim = 0;
