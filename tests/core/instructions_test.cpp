@@ -41,7 +41,8 @@ TEST_CASE("instructions: a host refuses what the machine lacks, by name", "[core
   for (const instruction_set set : {instruction_set::avx2, instruction_set::avx512}) {
     if (supports(set)) continue;
     all = false;
-    CHECK_THROWS_WITH(host().with(set), name_of(set) + std::string(" is not supported by this machine"));
+    CHECK_THROWS_WITH(host().with(set),
+                      support::containing(name_of(set) + std::string(" is not supported by this machine")));
   }
   if (all) support::skip("this machine has every set");
 }
