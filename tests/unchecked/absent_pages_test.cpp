@@ -13,6 +13,15 @@ using namespace support;
 constexpr int dim = 16, heads = 2, page_rows = 3, tokens = 9;
 constexpr idx row = dim * 4, token = heads * row, page = page_rows * token;  // bytes
 
+// Remembers the keys that it was asked about.
+struct recorder {
+  std::vector<idx>* asked;
+  bool keep(where w) const {
+    asked->push_back(w.k_position);
+    return true;
+  }
+};
+
 }  // namespace
 
 TEST_CASE("absent pages: a token on page -1 is not there", "[unchecked]") {
@@ -47,4 +56,10 @@ TEST_CASE("absent pages: a token on page -1 is not there", "[unchecked]") {
       INFO("query " << t);
       CHECK(difference(got.out.row(t, head), want.out) == "");
     }
+
+  // Nor does a variant hear of it.
+  std::vector<idx> asked;
+  const planned_step one(host(), {tokens}, {0}, {1}, dim, dim);
+  attention{recorder{&asked}}(host(), view, one, q.rows(), got.out.rows());
+  CHECK(asked == std::vector<idx>{0, 1, 2, 6, 7, 8, 0, 1, 2, 6, 7, 8});
 }

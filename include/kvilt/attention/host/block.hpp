@@ -298,6 +298,7 @@ class host_block {
     };
     if (!changes && all_kept && all_seen) return;
     for (int t = part; t < softmax_.filled(); ++t) {
+      if (!softmax_.live(t)) continue;
       w.k_position = key_position_[t];
       const bool shown = (all_seen || retention.sees(w.q_position, w.k_position)) && (all_kept || keeps(variant_, w));
       scores[t] = shown ? scored(variant_, w, scores[t]) : -__builtin_huge_valf();

@@ -49,6 +49,7 @@ class tile_softmax {
   tile_side& values() { return values_; }
   /// Tokens of the tile so far, the hidden among them.
   int filled() const { return filled_; }
+  bool live(int token) const { return live_ >> token & 1; }
 
   /// Tokens [first, first + run) of the tile are live, and their values are `codes`, where they lie or decoded.
   void take(int first, int run, plain_codes codes, bool plain) {
@@ -64,7 +65,7 @@ class tile_softmax {
   void fill_gaps(const unsigned char** rows, int first, int last) const {
     if (first == 0 && last == host_tile::tokens && live_ == ~std::uint64_t(0)) return;
     for (int t = 0; t < host_tile::tokens; ++t)
-      if (t < first || t >= last || !(live_ >> t & 1)) rows[t] = rows[first];
+      if (t < first || t >= last || !live(t)) rows[t] = rows[first];
   }
 
   /// Adds the tile to the rows' states and empties it.
@@ -74,7 +75,7 @@ class tile_softmax {
     for (int r = 0; r < count_; ++r) {
       float* scores = scores_ + r * host_tile::tokens;
       for (int t = 0; live_ != ~std::uint64_t(0) && t < host_tile::tokens; ++t)
-        if (!(live_ >> t & 1)) scores[t] = -__builtin_huge_valf();
+        if (!live(t)) scores[t] = -__builtin_huge_valf();
       any |= kernels_.weigh(scores, state_.maximum[r], state_.sum[r], factor_[r]);
     }
     for (int i = 0; any && i < parts_; ++i) add_values(part_[i]);
