@@ -4,6 +4,7 @@
 
 #include <kvilt/core/thread_pool.hpp>
 
+#include <algorithm>
 #include <deque>
 
 namespace {
@@ -74,6 +75,8 @@ class long_text {
     float* const lse = out.data() + count_ * q_heads * owner_.v_dim;
     owner_.attend(exec, 0, s, packed_rows<const float>(&q_.data[query_at(0)], q_heads, owner_.k_dim),
                   packed_rows(out.data(), q_heads, owner_.v_dim), {lse, q_heads});
+    CHECK(std::all_of(s.scratch + s.scratch_bytes, step_.scratch + step_.scratch_bytes,
+                      [](unsigned char b) { return b == 0xff; }));
     return out;
   }
   // Of one query.
@@ -220,6 +223,28 @@ TEMPLATE_TEST_CASE("attend: NaN in one query of a chunk does not show in the oth
         if (i != bad) CHECK(same_bits(text.answer_of(got, i), text.answer_of(want[at], i)));
       for (const float x : text.answer_of(got, bad)) CHECK(std::isnan(x));
       ++at;
+    }
+  }
+}
+
+TEST_CASE("attend: long rows of extreme codes are not summed beyond 32 bits", "[attention]") {
+  constexpr int dim = 2048;
+  for (const float one : {1.0f, -1.0f}) {
+    const auto owner = make_subject(policy<contiguous, q8<>, fp32<>>(q8<>(dim), fp32<>(8)),
+                                    {.layers = 1, .kv_heads = 1, .tokens = 2, .max_step = 2});
+    const sequence name = owner->open();
+    const int count = 2;
+    owner->reserve(name, count);
+    std::vector<unsigned char> workspace(owner->workspace_bytes(host(), 1));
+    const step s = owner->begin(host(), {&name, 1}, {&count, 1}, workspace);
+    const std::vector<float> k(2 * dim, one), v(16, 1.0f), q(2 * dim, 1.0f);
+    owner->append(host(), 0, s, packed_rows<const float>(k.data(), 1, dim), packed_rows<const float>(v.data(), 1, 8));
+    for (const instruction_set set : instruction_sets()) {
+      std::vector<float> out(16), lse(2);
+      owner->attend(host().with(set), 0, s, packed_rows<const float>(q.data(), 1, dim), packed_rows(out.data(), 1, 8),
+                    {lse.data(), 1});
+      INFO(name_of(set));
+      CHECK(double(lse[0]) == Approx(double(one) * std::sqrt(double(dim))).epsilon(1e-3));
     }
   }
 }
