@@ -22,7 +22,7 @@ sync_tree() {
       mkdir -p "$(dirname "$tree/$file")"
       cp "$source_dir/$file" "$tree/$file"
     fi
-  done < <(cd "$source_dir" && find CMakeLists.txt LICENSE include examples tests bench -type f)
+  done < <(cd "$source_dir" && find CMakeLists.txt LICENSE README.md include examples tests bench -type f)
 }
 
 entries() {

@@ -23,7 +23,7 @@ mkdir -p "$logs"
 
 install_packages() {
   local wanted=(g++ cmake ninja-build catch2 pkg-config libopenblas-dev libcli11-dev nlohmann-json3-dev libpcre2-dev
-    libboost-dev gnuplot-nox)
+    libboost-dev gnuplot-nox python3)
   if [[ ! $quick ]]; then wanted+=(clang patch); fi
   if compgen -G 'bench/*/*_bench.c*' >/dev/null; then wanted+=(libbenchmark-dev); fi
   local missing=() package
