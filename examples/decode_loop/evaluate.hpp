@@ -30,7 +30,7 @@ class evaluation {
   // How often a text of this many tokens ticks.
   long ticks(long tokens) const;
 
-  quality result(std::size_t cache) const { return sheets_[cache].summary(); }
+  quality result(std::size_t cache, const band& of = {}) const { return sheets_[cache].summary(of); }
   session& cache(std::size_t i) { return *caches_[i]; }
 
  private:

@@ -1,7 +1,9 @@
 // A real model decodes through each cache policy: it answers a prompt, then reads a text with every cache, and a table
 // says what each one costs and saves.
+#include "bands.hpp"
 #include "evaluate.hpp"
 #include "generate.hpp"
+#include "gnuplot.hpp"
 #include "options.hpp"
 #include "plot.hpp"
 #include "policies.hpp"
@@ -61,6 +63,16 @@ void add_options(CLI::App& app, options& o) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("--list", o.list, "Name the policies and stop");
   app.add_option("--threads", o.threads, "Threads to use")->check(CLI::Range(1, 1024))->capture_default_str();
+  CLI::Option* bands =
+      app.add_option("--bands", o.band_ends, "Also sum scores up by position: bands that end here, ascending")
+          ->type_name("N,N,...")
+          ->delimiter(',')
+          ->expected(1)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--bands-csv", o.bands_csv, "Write the bands here, comma-separated")->type_name("FILE")->needs(bands);
+  app.add_option("--bands-plot", o.bands_plot, "Draw positions against divergence here, by gnuplot: .svg or .png")
+      ->type_name("FILE")
+      ->needs(bands);
   app.add_option("--csv", o.csv, "Also write the table here, comma-separated")->type_name("FILE");
   app.add_option("--plot", o.plot, "Draw bytes against divergence here, by gnuplot: .svg or .png")->type_name("FILE");
   app.add_flag("--generate-only", o.generate_only, "Answer the prompt and stop");
@@ -91,7 +103,8 @@ void check_options(const options& o) {
     throw std::invalid_argument("--model FILE is needed: a GGUF file of architecture llama or gemma3");
   if (o.generate_only) return;
   if (o.text.empty()) throw std::invalid_argument("--text FILE is needed, or --generate-only");
-  if (!o.plot.empty()) check_plot(o.plot);
+  if (!o.plot.empty()) check_picture("--plot", o.plot);
+  if (!o.bands_plot.empty()) check_picture("--bands-plot", o.bands_plot);
 }
 
 // The windows that are read, each beginning as the model's texts do.
@@ -117,6 +130,7 @@ class decode_loop {
  public:
   explicit decode_loop(const options& o)
       : options_(o),
+        bands_(bands_until(o.band_ends, evaluation::first_scored, o.positions)),
         policies_(choose_policies(o.policies)),
         file_(std::make_shared<const gguf_file>(o.model)),
         words_(*file_),
@@ -129,28 +143,35 @@ class decode_loop {
   void run() {
     // NOTE: what can be wrong with the files is said before the work begins.
     std::vector<std::vector<int>> windows;
-    std::ofstream csv;
+    std::ofstream csv, bands_csv;
     if (!options_.decode_at.empty()) return time_policies();
     if (!options_.generate_only) {
       windows = text_windows(options_, words_, model_.config().context);
       csv = open_output(options_.csv);
+      bands_csv = open_output(options_.bands_csv);
     }
     introduce();
     answer_prompt();
     if (options_.generate_only) return;
-    const std::vector<report_row> rows = evaluate(windows);
-    print_table(std::cout, rows);
+    const findings found = evaluate(windows);
+    print_table(std::cout, found.rows);
     if (csv.is_open()) {
-      write_csv(csv, rows);
+      write_csv(csv, found.rows);
       if (!csv.flush()) throw std::runtime_error("cannot write " + options_.csv);
     }
     if (!options_.plot.empty()) {
-      plot_front(options_.plot, rows);
+      plot_front(options_.plot, found.rows);
       std::cout << "\nThe picture: " << options_.plot << '\n';
     }
+    if (!bands_.empty()) report_bands(found.bands, bands_csv);
   }
 
  private:
+  struct findings {
+    std::vector<report_row> rows;
+    std::vector<band_row> bands;
+  };
+
   void introduce() const {
     const model_config& c = model_.config();
     std::cout << options_.model << ": " << c.layers.size() << " layers" << windows_of(c) << ", " << c.q_heads
@@ -215,7 +236,18 @@ class decode_loop {
     return tokens == 0 ? "none" : std::to_string(std::lround(tokens / seconds)) + " tokens/s";
   }
 
-  std::vector<report_row> evaluate(const std::vector<std::vector<int>>& windows) {
+  void report_bands(const std::vector<band_row>& rows, std::ofstream& csv) const {
+    print_bands(std::cout, rows);
+    if (csv.is_open()) {
+      write_bands_csv(csv, rows);
+      if (!csv.flush()) throw std::runtime_error("cannot write " + options_.bands_csv);
+    }
+    if (options_.bands_plot.empty()) return;
+    plot_bands(options_.bands_plot, rows);
+    std::cout << "\nThe picture of the bands: " << options_.bands_plot << '\n';
+  }
+
+  findings evaluate(const std::vector<std::vector<int>>& windows) {
     const policy_entry reference = all_policies().front();
     const auto is_reference = [&](const policy_entry& p) { return p.name == reference.name; };
     const bool asked_for = std::ranges::any_of(policies_, is_reference);
@@ -233,17 +265,19 @@ class decode_loop {
       progress bar(run.ticks(options_.positions) * long(windows.size()));
       for (const std::vector<int>& window : windows) run.read(window, [&] { bar.tick(); });
     }
-    std::vector<report_row> rows;
+    findings found;
     for (std::size_t i = asked_for ? 0 : 1; i < policies_.size(); ++i) {
-      rows.push_back({policies_[i].name, policies_[i].columns, policies_[i].plan(shape).bytes_per_token,
-                      run.cache(i).cache_bytes(), options_.positions, run.result(i)});
-      rows.back().integer_decoding = how_ == arithmetic::integer;
-      rows.back().tokens_per_second = decode_rate(model_, run.cache(i), exec_, windows.back().back(), how_);
+      found.rows.push_back({policies_[i].name, policies_[i].columns, policies_[i].plan(shape).bytes_per_token,
+                            run.cache(i).cache_bytes(), options_.positions, run.result(i)});
+      found.rows.back().integer_decoding = how_ == arithmetic::integer;
+      found.rows.back().tokens_per_second = decode_rate(model_, run.cache(i), exec_, windows.back().back(), how_);
+      for (const band& b : bands_) found.bands.push_back({policies_[i].name, b, run.result(i, b)});
     }
-    return rows;
+    return found;
   }
 
   options options_;
+  std::vector<band> bands_;
   std::vector<policy_entry> policies_;
   std::shared_ptr<const gguf_file> file_;
   tokenizer words_;

@@ -66,32 +66,35 @@ position_score score_position(const reference_row& reference, const float* logit
   };
 }
 
-void score_sheet::add(int position, const position_score& score) {
-  divergences_.push_back(score.divergence);
-  same_top_ += score.same_top;
-  surprise_ += score.surprise;
-  change_ += score.surprise_change;
-  change_squares_ += score.surprise_change * score.surprise_change;
-  if (position >= late_from) {
-    late_surprise_ += score.surprise;
-    ++late_;
-  }
-}
-
-quality score_sheet::summary() const {
+quality score_sheet::summary(const band& of) const {
   quality q;
-  if (divergences_.empty()) return q;
-  const auto n = static_cast<double>(divergences_.size());
-  std::vector<double> sorted = divergences_;
-  std::sort(sorted.begin(), sorted.end());
-  for (const double d : sorted) q.kld_mean += d / n;
-  q.kld_p999 = sorted[static_cast<std::size_t>(std::ceil(0.999 * n)) - 1];
-  q.top1 = 100 * same_top_ / n;
-  q.dlnppl = change_ / n;
-  const double variance = std::max(change_squares_ / n - q.dlnppl * q.dlnppl, 0.0);
-  q.dlnppl_se = n > 1 ? std::sqrt(variance / (n - 1)) : 0;
-  q.perplexity = std::exp(surprise_ / n);
-  if (late_ > 0) q.late_perplexity = std::exp(late_surprise_ / late_);
+  std::vector<double> divergences;
+  double same_top = 0, surprise = 0, change = 0, change_squares = 0, late_surprise = 0, late = 0;
+  for (const auto& [position, score] : scores_) {
+    if (position < of.first || position >= of.last) continue;
+    divergences.push_back(score.divergence);
+    same_top += score.same_top;
+    surprise += score.surprise;
+    change += score.surprise_change;
+    change_squares += score.surprise_change * score.surprise_change;
+    if (position >= late_from) late_surprise += score.surprise, ++late;
+  }
+  if (divergences.empty()) return q;
+  q.positions = static_cast<int>(divergences.size());
+  const auto n = static_cast<double>(divergences.size());
+  const auto error_of_mean = [n](double mean, double squares) {
+    return n > 1 ? std::sqrt(std::max(squares / n - mean * mean, 0.0) / (n - 1)) : 0;
+  };
+  std::sort(divergences.begin(), divergences.end());
+  double divergence_squares = 0;
+  for (const double d : divergences) q.kld_mean += d / n, divergence_squares += d * d;
+  q.kld_se = error_of_mean(q.kld_mean, divergence_squares);
+  q.kld_p999 = divergences[static_cast<std::size_t>(std::ceil(0.999 * n)) - 1];
+  q.top1 = 100 * same_top / n;
+  q.dlnppl = change / n;
+  q.dlnppl_se = error_of_mean(q.dlnppl, change_squares);
+  q.perplexity = std::exp(surprise / n);
+  if (late > 0) q.late_perplexity = std::exp(late_surprise / late);
   return q;
 }
 

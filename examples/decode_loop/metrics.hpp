@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -36,7 +37,9 @@ position_score score_position(const reference_row& reference, const float* logit
 
 // What a policy costs, over all positions scored.
 struct quality {
+  int positions = 0;
   double kld_mean = 0;
+  double kld_se = 0;     // its standard error
   double kld_p999 = 0;   // the 99.9th percentile
   double top1 = 0;       // percent of positions where the likeliest token is the reference's
   double dlnppl = 0;     // paired change of ln perplexity
@@ -45,20 +48,29 @@ struct quality {
   std::optional<double> late_perplexity;  // from `late_from` on
 };
 
+// Positions [first, last) of a text.
+struct band {
+  int first = 0;
+  int last = std::numeric_limits<int>::max();
+};
+
 // Gathers the scores of a policy's positions.
 class score_sheet {
  public:
   static constexpr int late_from = 512;
 
-  void add(int position, const position_score& score);
-  quality summary() const;
+  void add(int position, const position_score& score) { scores_.push_back({position, score}); }
+
+  // Of the positions of a band.
+  quality summary(const band& of = {}) const;
 
  private:
-  std::vector<double> divergences_;
-  double same_top_ = 0;
-  double surprise_ = 0, change_ = 0, change_squares_ = 0;
-  double late_surprise_ = 0;
-  double late_ = 0;  // positions
+  struct line {
+    int position;
+    position_score score;
+  };
+
+  std::vector<line> scores_;
 };
 
 }  // namespace example

@@ -18,6 +18,9 @@ struct options {
   std::vector<std::string> policies;
   bool integer_weights = false;  // for decoding; never for what is scored
   std::vector<int> decode_at;    // depths to time decoding at, instead of the evaluation
+  std::vector<int> band_ends;    // positions at which the scores are parted
+  std::string bands_csv;
+  std::string bands_plot;
   std::string csv;
   std::string plot;
   bool list = false;

@@ -1,21 +1,18 @@
 #include "plot.hpp"
 
+#include "gnuplot.hpp"
 #include "labels.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <sstream>
-#include <stdexcept>
 
 namespace example {
 namespace {
 
-constexpr int width = 960, height = 600;  // pixels
+constexpr int width = picture_width, height = picture_height;
 constexpr double left = 80, right = 24, top = 64, bottom = 64;
 
 double bytes_of(const report_row& r) {
@@ -56,12 +53,6 @@ bool on_front(const report_row& r, const std::vector<report_row>& rows) {
   });
 }
 
-std::string quoted(const std::string& text) {
-  std::string q = "'";
-  for (const char c : text) q += c == '\'' ? "''" : std::string(1, c);
-  return q + "'";
-}
-
 // 1234567 as 1,234,567.
 std::string with_commas(long number) {
   const std::string digits = std::to_string(number);
@@ -73,14 +64,8 @@ std::string with_commas(long number) {
   return grouped;
 }
 
-void write_terminal(std::ostream& out, const std::string& path) {
-  const char* terminal =
-      path.ends_with(".png") ? "pngcairo font 'Sans,9'" : "svg dynamic background rgb 'white' font 'sans-serif,12'";
-  out << "set terminal " << terminal << " size " << width << ',' << height << "\nset output " << quoted(path) << '\n';
-}
-
 void write_axes(std::ostream& out, const axis& x, const axis& y) {
-  out << "unset key\nset grid lc rgb '#e4e4e4' lt 1 lw 1\nset border 3 lc rgb '#555555'\nset tics nomirror scale 0.5\n"
+  out << "unset key\n"
       << "set lmargin at screen " << left / width << "\nset rmargin at screen " << 1 - right / width
       << "\nset tmargin at screen " << 1 - top / height << "\nset bmargin at screen " << bottom / height << '\n'
       << "set title \"What a cache costs in memory, and what it costs the model's predictions\\n"
@@ -151,20 +136,8 @@ std::string script(const std::string& path, std::vector<report_row> rows) {
 
 }  // namespace
 
-void check_plot(const std::string& path) {
-  if (!path.ends_with(".svg") && !path.ends_with(".png"))
-    throw std::invalid_argument("--plot " + path + " ends in neither .svg nor .png");
-  if (std::system("command -v gnuplot > /dev/null 2>&1") != 0)
-    throw std::runtime_error("--plot needs gnuplot, which is not installed");
-  if (!std::ofstream(path, std::ios::app)) throw std::runtime_error("cannot write " + path);
-}
-
 void plot_front(const std::string& path, const std::vector<report_row>& rows) {
-  const std::string commands = script(path, rows);
-  std::FILE* gnuplot = ::popen("gnuplot", "w");
-  if (gnuplot == nullptr) throw std::runtime_error("cannot start gnuplot");
-  const bool written = std::fwrite(commands.data(), 1, commands.size(), gnuplot) == commands.size();
-  if (::pclose(gnuplot) != 0 || !written) throw std::runtime_error("gnuplot could not draw " + path);
+  draw(path, script(path, rows));
 }
 
 }  // namespace example

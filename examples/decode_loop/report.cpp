@@ -1,20 +1,14 @@
 #include "report.hpp"
 
+#include "text.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <iomanip>
 
 namespace example {
 namespace {
-
-template <class... Values>
-std::string format(const char* pattern, Values... values) {
-  char text[64];
-  std::snprintf(text, sizeof(text), pattern, values...);
-  return text;
-}
 
 std::string bytes_text(double bytes) {
   return format(bytes == std::floor(bytes) ? "%.0f" : "%.2f", bytes);

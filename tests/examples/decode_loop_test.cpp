@@ -416,6 +416,31 @@ TEST_CASE("decode_loop: a summary has mean, percentile, agreement and paired err
   CHECK(*q.late_perplexity == Approx(std::exp(2)));
 }
 
+TEST_CASE("decode_loop: a band is summed up from its own positions", "[examples]") {
+  example::score_sheet sheet;
+  const auto add = [&](int position, double divergence, bool same_top) {
+    sheet.add(position,
+              {.divergence = divergence, .surprise = 1, .surprise_change = divergence / 2, .same_top = same_top});
+  };
+  for (const int window : {0, 1}) {
+    add(128, 1 + window, true);
+    add(511, 3 + window, false);
+    add(512, 10, true);
+  }
+  const example::quality early = sheet.summary({128, 512}), late = sheet.summary({512, 513});
+  CHECK(early.positions == 4);
+  CHECK(early.kld_mean == Approx(2.5));  // of 1, 2, 3, 4, whose squared distances from it are 5 in all
+  CHECK(early.kld_se == Approx(std::sqrt(5.0 / 4 / 3)));
+  CHECK(early.top1 == Approx(50));
+  CHECK(early.dlnppl == Approx(1.25));
+  CHECK_FALSE(early.late_perplexity.has_value());
+  CHECK(late.positions == 2);
+  CHECK(late.kld_mean == Approx(10));
+  CHECK(late.kld_se == Approx(0).margin(1e-12));
+  CHECK(sheet.summary({600, 700}).positions == 0);
+  CHECK(sheet.summary().positions == 6);
+}
+
 TEST_CASE("decode_loop: a question stands in the model's chat template, or alone", "[examples]") {
   const auto words_of = [](const support::gguf_builder& builder, auto&& use) {
     const std::string path = support::temporary_path("chat.gguf");
@@ -493,14 +518,47 @@ TEST_CASE("decode_loop: the program writes the table of all default policies", "
   CHECK(std::stoll(rows[1][8]) == 2 * 2 * 2 * 16 * 4 * 200);  // layers, K and V, heads, dim, bytes, tokens
   CHECK(rows[14] == [&] {
     auto expected = rows[14];
-    const std::array<std::string, 7> known{
-        "paged16_int4_rot_s4_t64", "q4rot", "q4rot", "paged16", "all", "4", "64"};
+    const std::array<std::string, 7> known{"paged16_int4_rot_s4_t64", "q4rot", "q4rot", "paged16", "all", "4", "64"};
     std::copy(known.begin(), known.end(), expected.begin());
     return expected;
   }());
   CHECK(rows[15][4] == "window256+4");
   std::filesystem::remove(text);
   std::filesystem::remove(csv);
+}
+
+TEST_CASE("decode_loop: the program sums scores up by position", "[examples]") {
+  tiny_model tiny;
+  const std::string text = write_text(), csv = support::temporary_path("all.csv"),
+                    bands_csv = support::temporary_path("bands.csv"), plot = support::temporary_path("bands.svg");
+  const program_result result =
+      run_decode_loop("--model '" + tiny.path() + "' --text '" + text +
+                      "' --positions 400 --tokens 0 --policy int4 --policy int8 --bands 200,300 --bands 400 --csv '" +
+                      csv + "' --bands-csv '" + bands_csv + "'" +
+                      (std::system("command -v gnuplot > /dev/null") == 0 ? " --bands-plot '" + plot + "'" : ""));
+  INFO(result.err);
+  REQUIRE(result.code == 0);
+  CHECK_THAT(result.out, support::containing("128 to 200"));
+  const auto all = csv_of(csv), rows = csv_of(bands_csv);
+  REQUIRE(all.size() == 3);
+  REQUIRE(rows.size() == 7);
+  CHECK(rows[0] == std::vector<std::string>{"policy", "first", "last", "positions", "kld_mean", "kld_se", "top1",
+                                            "dlnppl", "dlnppl_se"});
+  const std::array<std::array<std::string, 3>, 3> bands{
+      {{"128", "200", "72"}, {"200", "300", "100"}, {"300", "400", "99"}}};  // the last token is only predicted
+  for (std::size_t policy = 0; policy < 2; ++policy) {
+    double sum = 0;
+    for (std::size_t b = 0; b < 3; ++b) {
+      const auto& row = rows[1 + 3 * policy + b];
+      CHECK(row[0] == all[1 + policy][0]);
+      CHECK(std::equal(bands[b].begin(), bands[b].end(), row.begin() + 1));
+      CHECK(std::stod(row[5]) > 0);
+      sum += std::stod(row[3]) * std::stod(row[4]);
+    }
+    CHECK(sum / 271 == Approx(std::stod(all[1 + policy][9])).epsilon(1e-3));
+  }
+  if (std::filesystem::exists(plot)) CHECK_THAT(contents(plot), support::containing("int8"));
+  for (const std::string& path : {text, csv, bands_csv, plot}) std::filesystem::remove(path);
 }
 
 TEST_CASE("decode_loop: integer weights change the rate alone, and are named", "[examples]") {
@@ -562,6 +620,11 @@ TEST_CASE("decode_loop: what is wrong with the command line is said in one line"
       {both + "--positions 5", "--positions"},
       {both + "--positions 200 --csv /nonexistent/a.csv", "/nonexistent/a.csv"},
       {both + "--positions 200 --plot picture.gif", "picture.gif"},
+      {both + "--positions 200 --bands 150,150", "150 does not come after 150"},
+      {both + "--positions 200 --bands 128", "128 does not come after 128"},
+      {both + "--positions 200 --bands 150,201", "201 is beyond the 200 positions"},
+      {both + "--positions 200 --bands-csv bands.csv", "--bands"},
+      {both + "--positions 200 --bands 150 --bands-plot bands.gif", "--bands-plot bands.gif"},
       {model + "--generate-only --tokens 600", "context"},
       {both + "--threads 0", "--threads"},
       {both + "--no-such-option", "--no-such-option"},
