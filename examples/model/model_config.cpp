@@ -22,7 +22,7 @@ struct architecture {
   bool qk_norms;
   bool post_norms;
   bool scales_embedding;  // by the root of the hidden size
-  int global_period;      // every so-manieth layer sees all tokens, the others a window; 1: all do
+  int global_period;      // n: every n-th layer sees all tokens, the others a window
 };
 
 // Gemma 3: Gemma Team, "Gemma 3 technical report", 2025. Its files hold norm weights with the 1 already added.

@@ -97,7 +97,7 @@ struct tiny_gguf_options {
   std::string pre_tokenizer = "gpt-2";
   std::string architecture = "llama";  // gemma3 has more norms, and layers of two kinds:
   int window = 0;                      // tokens that a query of a local layer sees
-  int global_period = 0;               // every so-manieth layer is global; 0: the file does not say
+  int global_period = 0;               // n: every n-th layer is global; 0: the file does not say
   std::uint32_t tensor_type = 0;       // of the matrices whose rows are whole blocks; the others are F32
   bool separate_output = false;        // else the embedding serves as output
   bool rope_factors = false;
