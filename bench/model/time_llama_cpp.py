@@ -31,8 +31,8 @@ def main(path, text_path, threads, cache_type, *depths):
     tokens = model.tokenize(text)[: depths[-1] + TIMED * len(depths)]
 
     def decode(part):
-        batch = llama.llama_batch_get_one((llama.llama_token * len(part))(*part), len(part))
-        if llama.llama_decode(model.ctx, batch) != 0:
+        numbers = (llama.llama_token * len(part))(*part)  # the batch points into it
+        if llama.llama_decode(model.ctx, llama.llama_batch_get_one(numbers, len(part))) != 0:
             sys.exit("llama_decode failed")
         llama.llama_get_logits_ith(model.ctx, -1)  # waits
 
