@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Decoding by kvilt and by llama.cpp side by side: the same model, text, threads and kind of cache, one after the other
 # in one run.
-#   bash bench/model/against_llama_cpp.sh SCRATCH [--model FILE.gguf] [--text FILE] [--threads N] [--csv FILE]
+#   bash bench/model/against_llama_cpp.sh SCRATCH [--model FILE.gguf] [--text FILE] [--threads N] [--depths "N..."]
+#     [--csv FILE]
 # SCRATCH is a folder for a Python environment in which llama-cpp-python is built for this machine; the first time that
 # takes a quarter of an hour of one core. examples/run.sh must have been run: it fetches the model and the text, and
 # builds decode_loop.
@@ -31,8 +32,9 @@ while (($#)); do
     --model) model=${2-} ;;
     --text) text=${2-} ;;
     --threads) threads=${2-} ;;
+    --depths) read -ra depths <<<"${2-}" ;;
     --csv) csv=${2-} ;;
-    *) fail "$1 is not known; options: --model, --text, --threads, --csv" ;;
+    *) fail "$1 is not known; options: --model, --text, --threads, --depths, --csv" ;;
   esac
   shift 2 || fail "a value is missing at the end"
 done
