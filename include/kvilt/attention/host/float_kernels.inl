@@ -40,6 +40,12 @@ KVILT_TARGET inline f32 read_values(const unsigned char* row, int i, int count, 
   return x;
 }
 
+/// Row r of the `Rows` from `row` on: kernels of several rows take the last one again where there are no more, and write
+/// the same twice.
+inline int row_of(int row, int r, int count) {
+  return row + r < count ? row + r : count - 1;
+}
+
 /// Products of `Rows` query rows and `Keys` keys, over `count` numbers from `d` on.
 template <code_kind Kind, int Rows, int Keys>
 KVILT_TARGET KVILT_ALWAYS_INLINE void add_products(const score_task& task, int row, int t, int d, int count,
@@ -53,7 +59,7 @@ KVILT_TARGET KVILT_ALWAYS_INLINE void add_products(const score_task& task, int r
   }
   KVILT_UNROLL
   for (int r = 0; r < Rows; ++r) {
-    const f32 q = load(task.q + (row + r) * task.q_stride + d);
+    const f32 q = load(task.q + row_of(row, r, task.count) * task.q_stride + d);
     KVILT_UNROLL
     for (int j = 0; j < Keys; ++j) sum[j][r] = multiply_add(q, key[j], sum[j][r]);
   }
@@ -81,15 +87,14 @@ KVILT_TARGET void multiply_keys(const score_task& task, int row) {
     float sums[lanes];
     store(sums, sum_each(part));
     for (int r = 0; r < Rows; ++r)
-      __builtin_memcpy(task.out + (row + r) * host_tile::tokens + t, sums + r * tokens, sizeof(float) * tokens);
+      __builtin_memcpy(task.out + row_of(row, r, task.count) * host_tile::tokens + t, sums + r * tokens, sizeof(float) * tokens);
   }
 }
 
 template <code_kind Kind>
 KVILT_TARGET void multiply_keys(const score_task& task) {
   int row = 0;
-  for (; row + 4 <= task.count; row += 4) multiply_keys<Kind, 4>(task, row);
-  if (row + 2 <= task.count) multiply_keys<Kind, 2>(task, row), row += 2;
+  for (; row + 1 < task.count; row += 4) multiply_keys<Kind, 4>(task, row);
   if (row < task.count) multiply_keys<Kind, 1>(task, row);
 }
 
@@ -101,10 +106,11 @@ KVILT_TARGET bool add_values(const value_task& task, int row, int d) {
   const f32 offset = splat(float(task.offset));
   KVILT_UNROLL
   for (int r = 0; r < Rows; ++r) {
-    const f32 factor = splat(task.factor[row + r]), constant = splat(task.constant[row + r]);
+    const int at = row_of(row, r, task.count);
+    const f32 factor = splat(task.factor[at]), constant = splat(task.constant[at]);
     KVILT_UNROLL
     for (int j = 0; j < Width; ++j)
-      sum[r][j] = multiply_add(factor, load(task.from + (row + r) * task.stride + d + lanes * j), constant);
+      sum[r][j] = multiply_add(factor, load(task.from + at * task.stride + d + lanes * j), constant);
   }
   for (int t = task.first; t < task.last; ++t) {
     f32 v[Width];
@@ -115,7 +121,7 @@ KVILT_TARGET bool add_values(const value_task& task, int row, int d) {
     }
     KVILT_UNROLL
     for (int r = 0; r < Rows; ++r) {
-      const f32 weight = splat(task.weights[(row + r) * host_tile::tokens + t]);
+      const f32 weight = splat(task.weights[row_of(row, r, task.count) * host_tile::tokens + t]);
       KVILT_UNROLL
       for (int j = 0; j < Width; ++j) sum[r][j] = multiply_add(weight, v[j], sum[r][j]);
     }
@@ -126,7 +132,7 @@ KVILT_TARGET bool add_values(const value_task& task, int row, int d) {
     KVILT_UNROLL
     for (int j = 0; j < Width; ++j) {
       nan |= any_nan(sum[r][j]);
-      store(task.to + (row + r) * task.stride + d + lanes * j, sum[r][j]);
+      store(task.to + row_of(row, r, task.count) * task.stride + d + lanes * j, sum[r][j]);
     }
   }
   return nan;
@@ -136,8 +142,6 @@ template <code_kind Kind, int Rows>
 KVILT_TARGET bool add_values(const value_task& task, int row) {
   bool nan = false;
   int d = 0;
-  if constexpr (Rows < 4)
-    for (; d + 8 * lanes <= task.dim; d += 8 * lanes) nan |= add_values<Kind, Rows, 8, true>(task, row, d);
   for (; d + 4 * lanes <= task.dim; d += 4 * lanes) nan |= add_values<Kind, Rows, 4, true>(task, row, d);
   for (; d < task.dim; d += lanes) nan |= add_values<Kind, Rows, 1, false>(task, row, d);
   return nan;
@@ -162,8 +166,7 @@ template <code_kind Kind>
 KVILT_TARGET void add_values(const value_task& task) {
   bool nan = false;
   int row = 0;
-  for (; row + 4 <= task.count; row += 4) nan |= add_values<Kind, 4>(task, row);
-  if (row + 2 <= task.count) nan |= add_values<Kind, 2>(task, row), row += 2;
+  for (; row + 1 < task.count; row += 4) nan |= add_values<Kind, 4>(task, row);
   if (row < task.count) nan |= add_values<Kind, 1>(task, row);
   if (!nan) return;
   for (row = 0; row < task.count; ++row) add_some_values<Kind>(task, row);
