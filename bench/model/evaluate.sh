@@ -60,8 +60,7 @@ options=(--tokens 0 --positions "$positions")
 if [[ $what == policies ]]; then
   options+=(--csv "$scratch/$name.csv" --plot "$scratch/$name.svg")
 else
-  options+=(--bands "$(bands_until "$positions")" --bands-csv "$scratch/$name.csv" --bands-plot "$scratch/$name.svg"
-    --plot "$scratch/front.svg")
+  options+=(--bands "$(bands_until "$positions")" --bands-csv "$scratch/$name.csv" --bands-plot "$scratch/$name.svg")
   if [[ ! $others ]]; then options+=("${best[@]/#/--policy=}"); fi
 fi
 bash "$root/examples/run.sh" --with "$with" "${options[@]}" ${passed[@]+"${passed[@]}"}
