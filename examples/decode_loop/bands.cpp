@@ -42,7 +42,7 @@ void write_axes(std::ostream& out, const std::vector<band_row>& rows) {
   const int first = std::ranges::min(rows, {}, [](const band_row& r) { return r.positions.first; }).positions.first;
   out << "set title \"How far predictions are from those of the fp32 cache, by how long the context is\\n"
          "bars: one standard error\"\n"
-      << "set key outside bottom center horizontal noenhanced\n"
+      << "set key outside top center horizontal noenhanced\nset linetype 5 lc rgb '#8c564b'\n"
       << "set xlabel 'position, mean over a band'\n"
       << "set ylabel 'KL divergence from the fp32 cache, nats per token'\n"
       << "set logscale x 2\nset logscale y 10\nset format y '10^{%T}'\nset format x '%.0f'\n"
