@@ -166,38 +166,6 @@ KVILT_AVX512 void add_rows(const value_task& task, const weight_codes& weights, 
     add_numbers<Kind>(task, row + r, d, weights.scale[row + r], even[r], Kind == code_kind::u4 ? odd[r] : even[r]);
 }
 
-/// The same for a task of one row, whose words need not be kept.
-template <code_kind Kind>
-KVILT_AVX512 void add_one_row(const value_task& task, const weight_codes& weights, int d, int first, int last) {
-  constexpr int halves = Kind == code_kind::u4 ? 2 : 1;
-  __m512i high[halves][4], low[halves][4];
-  KVILT_UNROLL
-  for (int j = 0; j < 4 * halves; ++j) high[j / 4][j % 4] = low[j / 4][j % 4] = _mm512_setzero_si512();
-  const __m512i nibble = _mm512_set1_epi8(15);
-  const unsigned char* const codes = reinterpret_cast<const unsigned char*>(weights.codes[0]);
-  for (int t = first; t < last; t += 4) {
-    __m512i x[4];
-    read_four<Kind>(task, d / halves, t, x);
-    const __m512i w_high = _mm512_set1_epi32(read<int>(codes + t));
-    const __m512i w_low = _mm512_set1_epi32(read<int>(codes + tile_tokens + t));
-    KVILT_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const __m512i even = halves == 2 ? _mm512_and_si512(x[j], nibble) : x[j];
-      high[0][j] = _mm512_dpbusd_epi32(high[0][j], even, w_high);
-      low[0][j] = _mm512_dpbusd_epi32(low[0][j], even, w_low);
-      if constexpr (halves == 2) {
-        const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x[j], 4), nibble);
-        high[1][j] = _mm512_dpbusd_epi32(high[1][j], odd, w_high);
-        low[1][j] = _mm512_dpbusd_epi32(low[1][j], odd, w_low);
-      }
-    }
-  }
-  f32 sums[halves][4];
-  for (int half = 0; half < halves; ++half)
-    finish_sums(high[half], low[half], task.offset * weights.sum[0], sums[half]);
-  add_numbers<Kind>(task, 0, d, weights.scale[0], sums[0], sums[halves - 1]);
-}
-
 template <code_kind Kind>
 KVILT_AVX512 void add_integer_values(const value_task& task) {
   weight_codes weights;
@@ -206,10 +174,6 @@ KVILT_AVX512 void add_integer_values(const value_task& task) {
     weights.scale[r] = quantise_weights(task.weights + r * tile_tokens, first, last, weights.codes[r], weights.sum[r]);
   constexpr int numbers = Kind == code_kind::u4 ? 128 : 64;  // at a time
   for (int d = 0; d < task.dim; d += numbers) {
-    if (task.count == 1) {
-      add_one_row<Kind>(task, weights, d, first, last);
-      continue;
-    }
     gather_values<Kind>(task, Kind == code_kind::u4 ? d / 2 : d, first, last, task.scratch);
     int row = 0;
     for (; row + 2 <= task.count; row += 2) add_rows<Kind, 2>(task, weights, row, d, task.scratch, first, last);
