@@ -43,6 +43,7 @@ struct policy_entry {
 // Each family in a file of its own, one line of composition a policy.
 std::vector<policy_entry> contiguous_policies();
 std::vector<policy_entry> paged_policies();
+std::vector<policy_entry> narrow_policies();
 std::vector<policy_entry> ring_policies();
 std::vector<policy_entry> user_policies();
 
