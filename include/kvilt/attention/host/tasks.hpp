@@ -44,7 +44,10 @@ struct value_task {
 /// processors foresee. NOTE: into the second level, since the first has too few places for lines under way; and always
 /// inlined, since compilers drop calls of a function that does nothing else.
 KVILT_ALWAYS_INLINE void fetch_ahead(const unsigned char* const* rows, int t, int byte) {
-  if (rows != nullptr && byte % int(host_tile::line) == 0) __builtin_prefetch(rows[t] + byte, 0, 2);
+  if (rows == nullptr || byte % int(host_tile::line) != 0) return;
+  // NOTE: a number, since a token that is not there has a null row.
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(rows[t]) + std::uintptr_t(byte)), 0,
+                     2);
 }
 constexpr int bits_of(code_kind kind) {
   switch (kind) {
