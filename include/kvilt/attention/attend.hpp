@@ -125,6 +125,7 @@ class host_attention {
         tasks_(s, q.heads, view.kv_heads()) {}
 
   void run() const {
+    if (tasks_.count == 0) return;
     const idx leaves = View::ordered ? this->leaves() : 1, room = states_of_room();
     // NOTE: with fewer tasks than keep every worker busy, their keys are shared out, leaf by leaf; bits stay the same.
     if (leaves > 1 && exec_.workers() > 1 && tasks_.count < 4 * exec_.workers() && room >= 2 * tasks_.count)

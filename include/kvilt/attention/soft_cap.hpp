@@ -20,9 +20,11 @@ KVILT_HD constexpr float tanh_rational(float x) {
 
 /// Scores stay within +-cap: cap tanh(s / cap), after the scale (M. Rivière et al., "Gemma 2", 2024, section 2; Grok).
 struct soft_cap {
-  float cap = 0;  // positive
+  float cap = 0;  // 0: none
 
-  KVILT_HD constexpr float score(const where&, float s) const { return cap * detail::tanh_rational(s / cap); }
+  KVILT_HD constexpr float score(const where&, float s) const {
+    return cap == 0 ? s : cap * detail::tanh_rational(s / cap);
+  }
 };
 
 static_assert(attention_variant<soft_cap>);

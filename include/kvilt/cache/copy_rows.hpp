@@ -138,6 +138,17 @@ idx slot_in(const View& view, const lengths& n, int sequence, int head, idx posi
   return found;
 }
 
+/// Whether a token's row is there to be read.
+template <class View>
+bool has_row(const View& view, const lengths& n, int sequence, int head, idx position) {
+  bool found = false;
+  view.each([&](const auto& seg) {
+    const idx slot = seg.retention.slot(n, sequence, head, position);
+    found |= slot >= 0 && seg.layout.locate(sequence, head, slot).page >= 0;
+  });
+  return found;
+}
+
 template <class View>
 void check_held(const View& view, const char* which, int sequence, const lengths& n, position_range tokens) {
   expects(sequence >= 0, which, " sequence ", sequence, " is negative");
@@ -184,7 +195,7 @@ void check_copy(const From& from, const To& to, const row_copy& c) {
   check_held(to, "target", c.to, c.to_holds, c.tokens);
   for (int head = 0; head < to.kv_heads(); ++head) {
     for (idx t = c.tokens.first; t < c.tokens.last; ++t)
-      expects(slot_in(to, c.to_holds, c.to, head, t) < 0 || slot_in(from, c.from_holds, c.from, head, t) >= 0,
+      expects(slot_in(to, c.to_holds, c.to, head, t) < 0 || has_row(from, c.from_holds, c.from, head, t),
               "sequence ", c.to, " keeps token ", t, ", which sequence ", c.from, " of the source does not hold");
     to.each([&](const auto& seg) { check_whole_tiles(seg, c, head); });
   }

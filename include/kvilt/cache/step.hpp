@@ -59,6 +59,7 @@ struct host_tile {
   static constexpr idx leaf = 1024;            // positions after which partial results are added up
   static constexpr int vector = 16;            // floats of the widest vector
   static constexpr int integer_numbers = 128;  // of a row of 4-bit values at a time
+  static constexpr int integer_limit = 127 * 128;  // of a query's or a weight's magnitude as an integer
   static constexpr idx line = 64;
 
   /// Bytes of `count` rows of `bytes` bytes, on lines of their own.

@@ -70,8 +70,24 @@
 #define KVILT_HEARD_BY
 #define KVILT_HANDLER
 #endif
-#define KVILT_JOIN_(a, b, c, d, e, f) v##a##_##b##c##d##e##f
-#define KVILT_JOIN(a, b, c, d, e, f) KVILT_JOIN_(a, b, c, d, e, f)
-/// The inline namespace: two versions, the two modes, or two ways of errors in one program do not meet.
-#define KVILT_ABI \
-  KVILT_JOIN(KVILT_VERSION_MAJOR, KVILT_VERSION_MINOR, KVILT_MODE, KVILT_ERRORS, KVILT_HEARD_BY, KVILT_HANDLER)
+#if defined(__AVX512F__)
+#define KVILT_FLAGS _avx512
+#elif defined(__AVX2__)
+#define KVILT_FLAGS _avx2
+#elif defined(__FMA__)
+#define KVILT_FLAGS _fma
+#else
+#define KVILT_FLAGS
+#endif
+#if defined(KVILT_KERNELS_ELSEWHERE) || defined(KVILT_KERNELS_HERE)
+#define KVILT_KERNELS _kernels_once
+#else
+#define KVILT_KERNELS
+#endif
+#define KVILT_JOIN_(a, b, c, d, e, f, g, h) v##a##_##b##c##d##e##f##g##h
+#define KVILT_JOIN(a, b, c, d, e, f, g, h) KVILT_JOIN_(a, b, c, d, e, f, g, h)
+/// The inline namespace: two versions, the two modes, two ways of errors, code for two kinds of processor, and kernels
+/// compiled once or everywhere do not meet in one program.
+#define KVILT_ABI                                                                                               \
+  KVILT_JOIN(KVILT_VERSION_MAJOR, KVILT_VERSION_MINOR, KVILT_MODE, KVILT_ERRORS, KVILT_HEARD_BY, KVILT_HANDLER, \
+             KVILT_FLAGS, KVILT_KERNELS)

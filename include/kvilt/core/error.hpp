@@ -2,6 +2,7 @@
 
 #include <kvilt/core/config.hpp>
 
+#include <charconv>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -66,7 +67,12 @@ requires requires(Number n) {
   std::to_string(n);
 }
 std::string text(Number n) {
-  return std::to_string(n);
+  if constexpr (std::is_floating_point_v<Number>) {
+    char digits[64];  // the shortest that say it exactly, in no locale
+    return std::string(digits, std::to_chars(digits, digits + sizeof(digits), n).ptr);
+  } else {
+    return std::to_string(n);
+  }
 }
 
 /// Throws `Error` with the parts joined unless `held` is true.

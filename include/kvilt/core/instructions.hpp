@@ -4,8 +4,8 @@
 
 namespace kvilt::inline KVILT_ABI {
 
-/// Which vector instructions the host backend uses. Results are the same bits on every machine for one set; sets differ
-/// from each other in the last bits.
+/// Which vector instructions the host backend uses. One program gives the same bits for one set on every machine that has
+/// it (but for the log-sum-exp's last bit, which is the C library's logarithm's); sets differ in the last bits.
 enum class instruction_set : unsigned char {
   portable,  // what the program is compiled for; NEON on AArch64
   avx2,      // AVX2, FMA, F16C

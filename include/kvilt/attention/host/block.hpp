@@ -175,7 +175,10 @@ class host_block {
     }
   }
   bool by_integers(plain_codes codes) const {
-    return kernels_.multiply_integer_keys[int(codes.codes)] && k_dim_ <= widest_integers;
+    // NOTE: sums of 14-bit queries and codes without their offset fit 32 bits.
+    const idx centre = centre_of(codes), top = codes.codes == code_kind::u4 ? 15 : 255;
+    return kernels_.multiply_integer_keys[int(codes.codes)] &&
+           larger(centre, top - centre) * host_tile::integer_limit * k_dim_ < idx(1) << 31;
   }
 
   /// Takes in the live rows of one segment whose positions are in `span`.
@@ -213,6 +216,7 @@ class host_block {
   /// The rows from `i` on are those of the next tile: the kernels ask for them while they work on this one.
   template <class Segment>
   void foresee(const Segment& seg, idx i, idx rows, int first, int run) {
+    if constexpr (!plain_format<typename Segment::k_format> && !plain_format<typename Segment::v_format>) return;
     for (int t = 0; t < run;) {
       const kept_row kept = seg.retention.at(item_.n, item_.sequence, head_, smaller(i + t, rows - 1));
       const place p = seg.layout.locate(item_.sequence, head_, kept.slot);
@@ -306,8 +310,6 @@ class host_block {
   }
 
   static constexpr int none = -1;
-  // NOTE: beyond, sums of integer products of keys would not fit 32 bits.
-  static constexpr int widest_integers = 1024;
 
   const host_kernels& kernels_;
   const Variant& variant_;

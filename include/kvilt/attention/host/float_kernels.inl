@@ -212,7 +212,7 @@ KVILT_TARGET inline bool weigh(float* scores, float& maximum, float& sum, float&
     total = add(total, weight);
   }
   const float tile_sum = sum_lanes(total);
-  factor = high > maximum ? __builtin_expf(maximum - high) : 1.0f;
+  factor = first_lane(exp_nonpositive(splat(maximum == high ? 0.0f : maximum - high)));
   maximum = high;
   sum = first_lane(multiply_add(splat(sum), splat(factor), splat(tile_sum)));
   return !(tile_sum == 0);
@@ -247,12 +247,13 @@ KVILT_TARGET inline float scale_weights(const float* weights, const row_params& 
   return sum_lanes(total);
 }
 
-/// to = a to + b from, [count] each, a whole number of vectors; and the sums that belong to them.
+/// to = e^a to + e^b from, [count] each, a whole number of vectors; and the sums that belong to them. a, b <= 0.
 KVILT_TARGET inline void blend(float* to, float& to_sum, float a, const float* from, float from_sum, float b,
                                idx count) {
+  const f32 keep = exp_nonpositive(splat(a)), take = exp_nonpositive(splat(b));
   for (idx i = 0; i < count; i += lanes)
-    store(to + i, multiply_add(splat(a), load(to + i), multiply(splat(b), load(from + i))));
-  to_sum = first_lane(multiply_add(splat(a), splat(to_sum), multiply(splat(b), splat(from_sum))));
+    store(to + i, multiply_add(keep, load(to + i), multiply(take, load(from + i))));
+  to_sum = first_lane(multiply_add(keep, splat(to_sum), multiply(take, splat(from_sum))));
 }
 
 KVILT_TARGET inline void widen_halves(const std::uint16_t* from, float* to) {

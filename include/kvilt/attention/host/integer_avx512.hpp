@@ -55,6 +55,7 @@ KVILT_AVX512 void gather_values(const value_task& task, int byte, int first, int
 }
 
 /// Weights as integers, [2][tokens] bytes. Returns their scale, NaN where one is not finite: so are its values then.
+/// What rounding leaves of a weight goes on to the next: many small ones beside a large one are not lost.
 KVILT_AVX512 inline float quantise_weights(const float* weights, int first, int last, signed char* codes, int& sum) {
   f32 most = zero();
   bool finite = true;
@@ -67,9 +68,11 @@ KVILT_AVX512 inline float quantise_weights(const float* weights, int first, int 
   const float scale = finite ? high / integer_limit : __builtin_nanf("");
   const float inverse = finite && high > 2e-34f ? integer_limit / high : 0.0f;  // below, the scale is no normal number
   __m512i total = _mm512_setzero_si512();
+  f32 left = zero();
   for (int t = first; t < last; t += lanes) {
-    const f32 w = finite ? multiply(load(weights + t), splat(inverse)) : zero();
+    const f32 w = finite ? multiply_add(load(weights + t), splat(inverse), left) : zero();
     const __m512i value = _mm512_cvtps_epi32(w);
+    left = subtract(w, _mm512_cvtepi32_ps(value));
     __m512i high_part, low_part;
     split(value, high_part, low_part);
     total = _mm512_add_epi32(total, value);

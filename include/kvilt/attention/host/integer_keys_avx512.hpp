@@ -17,7 +17,7 @@ namespace kvilt::inline KVILT_ABI::detail::avx512 {
 /// scale each of its own: 128 high + low, two products of bytes. Sums are exact, so their order is no matter; what the
 /// 14 bits cost is below 1/64 of what the codes themselves have cost.
 
-inline constexpr int integer_limit = 127 * 128;  // of a query's or a weight's magnitude
+inline constexpr int integer_limit = host_tile::integer_limit;
 
 /// high and low of 16 integers, as the lowest bytes: value = 128 high + low, |low| <= 64.
 KVILT_AVX512 inline void split(__m512i value, __m512i& high, __m512i& low) {

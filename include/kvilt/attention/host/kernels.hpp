@@ -13,14 +13,15 @@ namespace kvilt::inline KVILT_ABI::detail {
 /// The kernels of a set of instructions that this machine supports.
 ///
 /// They depend on no type of the user's, and take seconds to compile. A program of many sources compiles them once:
-/// with -DKVILT_KERNELS_ELSEWHERE everywhere, and one source that undefines it, defines KVILT_KERNELS_HERE and includes
-/// this header.
-#if defined(KVILT_KERNELS_ELSEWHERE)
+/// with -DKVILT_KERNELS_ELSEWHERE everywhere, and one source, compiled with the same flags, that undefines it, defines
+/// KVILT_KERNELS_HERE before its first header of ours, and includes this one.
+#if defined(KVILT_KERNELS_ELSEWHERE) || defined(KVILT_KERNELS_HERE)
 const host_kernels& compiled_kernels_for(instruction_set s);
 inline const host_kernels& kernels_for(instruction_set s) {
   return compiled_kernels_for(s);
 }
-#else
+#endif
+#if !defined(KVILT_KERNELS_ELSEWHERE)
 #if defined(KVILT_KERNELS_HERE)
 const host_kernels& compiled_kernels_for(instruction_set s) {
 #else
@@ -36,3 +37,6 @@ inline const host_kernels& kernels_for(instruction_set s) {
 #endif
 
 }  // namespace kvilt::inline KVILT_ABI::detail
+
+#undef KVILT_AVX2
+#undef KVILT_AVX512

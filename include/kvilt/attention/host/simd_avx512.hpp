@@ -104,7 +104,7 @@ KVILT_AVX512 inline f32 read_u8(const unsigned char* row, int i, int count) {
   return _mm512_cvtepi32_ps(read_8(row + i, count));
 }
 KVILT_AVX512 inline f32 read_u4(const unsigned char* row, int i, int count) {
-  const __m128i packed = _mm_maskz_loadu_epi8(__mmask16((1 << count / 2) - 1), row + i / 2);
+  const __m128i packed = _mm_maskz_loadu_epi8(first_lanes(count >= lanes ? lanes / 2 : count / 2), row + i / 2);
   const __m512i bytes = _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(packed, packed));
   return _mm512_cvtepi32_ps(
       _mm512_and_si512(_mm512_srlv_epi32(bytes, _mm512_set4_epi32(4, 0, 4, 0)), _mm512_set1_epi32(15)));

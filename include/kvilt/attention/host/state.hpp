@@ -46,8 +46,8 @@ struct row_states {
     for (int r = 0; r < rows; ++r) {
       if (next.sum[r] == 0) continue;  // NOTE: not the maximum: that of NaNs alone is -infinity too
       const float high = std::max(maximum[r], next.maximum[r]);
-      const float here = maximum[r] == high ? 1.0f : std::exp(maximum[r] - high);
-      const float there = next.maximum[r] == high ? 1.0f : std::exp(next.maximum[r] - high);
+      const float here = maximum[r] == high ? 0.0f : maximum[r] - high;
+      const float there = next.maximum[r] == high ? 0.0f : next.maximum[r] - high;
       kernels.blend(out + r * stride, sum[r], here, next.out + r * stride, next.sum[r], there, stride);
       maximum[r] = high;
     }

@@ -29,7 +29,8 @@ struct tile_side {
   const unsigned char* rows[tokens] = {};
   const unsigned char* ahead[tokens] = {};  // a tile later
   std::uint16_t scale_bits[tokens] = {}, zero_bits[tokens] = {};
-  float scale[tokens] = {}, zero[tokens] = {};
+  float scale[tokens] = {};                               // of fp32 scales
+  float wide_scale[tokens] = {}, wide_zero[tokens] = {};  // of the part that is at work
 
   /// Rows of `run` tokens from place `p` on, for the tile's tokens from `at` on. decoded: [tokens][dim], for formats
   /// that are not plain.
@@ -75,11 +76,11 @@ struct tile_side {
     static constexpr auto ones = filled(1), zeros = filled(0);
     if (kind == param_kind::none) return {ones.value, zeros.value};
     if (kind == param_kind::scale32) return {scale, zeros.value};
-    kernels.widen_halves(scale_bits, scale);
-    if (kind == param_kind::scale16) return {scale, zeros.value};
-    kernels.widen_halves(zero_bits, zero);
-    for (int t = 0; t < tokens; ++t) zero[t] += float(centre_of(codes)) * scale[t];
-    return {scale, zero};
+    kernels.widen_halves(scale_bits, wide_scale);
+    if (kind == param_kind::scale16) return {wide_scale, zeros.value};
+    kernels.widen_halves(zero_bits, wide_zero);
+    for (int t = 0; t < tokens; ++t) wide_zero[t] += float(centre_of(codes)) * wide_scale[t];
+    return {wide_scale, wide_zero};
   }
 
  private:
