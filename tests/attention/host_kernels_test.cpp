@@ -405,6 +405,12 @@ TEST_CASE("host_kernels: integer products cost what 14 bits cost", "[attention]"
                   got, count, p.first, p.last, [&](int r, int t) { return product(q, r, keys, t, offset); },
                   [&](int r, int t) { return cost_of_query(q, r, keys, t, offset); }) <= 1);
         CHECK(got.kept_within());
+        // A row's bits are the same alone, multiplied in another way.
+        const float_rows alone(1, dim, whole_vectors(dim), std::uint64_t(count));
+        const float_rows first = products_of(kernels, kind, true, alone, keys, p.first, p.last, offset);
+        bool same = true;
+        for (int t = p.first; t < p.last; ++t) same = same && bits_of(got.at(0, t)) == bits_of(first.at(0, t));
+        CHECK(same);
       }
   });
 }

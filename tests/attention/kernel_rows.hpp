@@ -166,7 +166,7 @@ inline float_rows products_of(const host_kernels& kernels, code_kind kind, bool 
   const auto rows = keys.part(first, last);
   float_rows out(count, tile_tokens, tile_tokens);
   kernel_scratch scratch(dim);
-  std::vector<signed char> codes(std::size_t(2 * count * q.stride()), 0x55);
+  std::vector<signed char> codes(std::size_t(2 * count * q.stride() + host_tile::line), 0x55);
   std::vector<float> scale(std::size_t(count), 0.0f);
   std::vector<int> sum(std::size_t(count), 0);
   score_task task;

@@ -10,7 +10,7 @@ namespace kvilt::inline KVILT_ABI::detail {
 struct score_task {
   const float* q = nullptr;  // [count][q_stride], 0 from `dim` on
   idx q_stride = 0;
-  const signed char* q_codes = nullptr;  // [count][q_stride * 2], where the kernel wants them
+  const signed char* q_codes = nullptr;  // [count][q_stride * 2] and a line more, where the kernel wants them
   const float* q_scale = nullptr;        // [count], of these
   const int* q_sum = nullptr;            // [count], of these
   int count = 0;
