@@ -248,3 +248,34 @@ TEST_CASE("attend: long rows of extreme codes are not summed beyond 32 bits", "[
     }
   }
 }
+
+TEST_CASE("attend: what weights cost as integers does not gather in a rotation", "[attention]") {
+  constexpr int dim = 256, count = 64;
+  const auto owner = make_subject(policy<contiguous, fp32<>, rotated<q4<>>>(fp32<>(8), rotated<q4<>>(dim)),
+                                  {.layers = 1, .kv_heads = 1, .tokens = count, .max_step = count});
+  const sequence name = owner->open();
+  owner->reserve(name, count);
+  std::vector<unsigned char> workspace(owner->workspace_bytes(host(), 1));
+  const step s = owner->begin(host(), {&name, 1}, {&count, 1}, workspace);
+  const tensor<float> k = random_tensor(1, count, 1, 8), v = random_tensor(2, count, 1, dim),
+                      q = random_tensor(3, count, 1, 8);
+  owner->append(host(), 0, s, k.rows(), v.rows());
+  const auto attend = [&](instruction_set set) {
+    answer<> a(count, 1, dim);
+    owner->attend(host().with(set), 0, s, q.rows(), a.out.rows(), a.lse_rows());
+    return a.out;
+  };
+  const tensor<float> want = attend(instruction_set::portable);
+  for (const instruction_set set : instruction_sets()) {
+    const tensor<float> got = attend(set);
+    double first = 0, all = 0;
+    for (int i = 0; i < count; ++i)
+      for (int d = 0; d < dim; ++d) {
+        const double off = double(got.row(i, 0)[std::size_t(d)]) - double(want.row(i, 0)[std::size_t(d)]);
+        (d == 0 ? first : all) += off * off;
+      }
+    INFO(name_of(set));
+    // The first number is the sum of all: an error that they share would show there.
+    CHECK(std::sqrt(first / count) <= 15 * std::sqrt(all / (count * (dim - 1))));
+  }
+}
