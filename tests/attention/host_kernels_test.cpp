@@ -1,6 +1,7 @@
 #include "attention/kernel_rows.hpp"
 #include "support/catch.hpp"
 
+
 namespace {
 
 using namespace kvilt;
@@ -153,7 +154,8 @@ double cost_of_query(const float_rows& q, int r, const code_rows& keys, int t, i
 double cost_of_weights(const float_rows& weights, int r, const code_rows& values, int d, part p, int offset) {
   double codes = 0;
   for (int t = p.first; t < p.last; ++t) codes += std::abs(values.at(t, d) - offset);
-  return half_step * double(largest(weights, r)) * codes +
+  // What rounding leaves of a weight goes on to the next: half a step more.
+  return 2 * half_step * double(largest(weights, r)) * codes +
          4 * unit * std::abs(weighted(weights, r, values, d, p, offset));
 }
 
@@ -625,13 +627,40 @@ TEST_CASE("host_kernels: partial results are blended", "[attention]") {
       float_rows to(1, count, count, 3);
       const float_rows before = to, from(1, count, count, 4);
       float sum = 3.25f;
-      kernels.blend(to.data(), sum, 0.75f, from.data(), 1.5f, 0.375f, count);
-      CHECK(sum == 3.25f * 0.75f + 1.5f * 0.375f);
+      kernels.blend(to.data(), sum, -0.25f, from.data(), 1.5f, -2.5f, count);
+      const double keep = std::exp(-0.25), take = std::exp(-2.5);
+      CHECK(std::abs(double(sum) - 3.25 * keep - 1.5 * take) <= 5 * unit * double(sum));
       for (int i = 0; i < count; ++i) {
-        const double one = 0.75 * double(before.at(0, i)), other = 0.375 * double(from.at(0, i));
-        CHECK(std::abs(double(to.at(0, i)) - one - other) <= 2 * unit * (std::abs(one) + std::abs(other)));
+        const double one = keep * double(before.at(0, i)), other = take * double(from.at(0, i));
+        CHECK(std::abs(double(to.at(0, i)) - one - other) <= 5 * unit * (std::abs(one) + std::abs(other)));
       }
+      sum = 2;
+      kernels.blend(to.data(), sum, 0.0f, from.data(), 1.5f, -std::numeric_limits<float>::infinity(), count);
+      CHECK(sum == 2);
       CHECK(to.kept_within());
     }
+  });
+}
+
+TEST_CASE("host_kernels: many small weights beside a large one are not lost in integers", "[attention]") {
+  in_every_set([](const host_kernels& kernels) {
+    const auto add = kernels.add_integer_values[int(code_kind::u8)];
+    if (!add) return;
+    // One weight of 1 and 63 that are each less than half a step: together they are 47 steps.
+    constexpr int dim = 16;
+    std::vector<float> weights(tile_tokens, 0.75f / 32512), from(dim), to(dim);
+    weights[0] = 1;
+    std::vector<unsigned char> row(64, 138), scratch(1 << 14);
+    std::vector<const unsigned char*> rows(tile_tokens, row.data());
+    const float factor = 1, constant = 0;
+    value_task task;
+    task.weights = weights.data(), task.count = 1, task.rows = rows.data(), task.dim = dim;
+    task.last = tile_tokens, task.offset = 128;
+    task.factor = &factor, task.constant = &constant;
+    task.from = from.data(), task.to = to.data(), task.stride = dim, task.scratch = scratch.data();
+    add(task);
+    const double all = 1 + 63 * 0.75 / 32512;
+    for (const float x : to) CHECK(std::abs(double(x) - 10 * all) <= 10 * 8.5 / 16256);  // half a step of each lane
+    CHECK(std::abs(double(to[0]) - 10 * all) < 0.5 * 10 * (all - 1));
   });
 }
