@@ -1,5 +1,6 @@
 // What unchecked mode does with what checked mode refuses: this file is a program by itself.
 #undef KVILT_CHECKED
+#undef KVILT_KERNELS_ELSEWHERE  // those compiled for the other tests are of their mode
 #include "support/catch.hpp"
 #include "support/tensors.hpp"
 

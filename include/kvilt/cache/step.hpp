@@ -136,6 +136,8 @@ inline step plan(const host&, const batch& b, std::span<unsigned char> workspace
                   b.queries.size(), " query counts; one of each or none is needed");
   for (std::size_t i = 0; i < size; ++i) {
     detail::expects(b.sequences[i] >= 0, "sequence ", b.sequences[i], " is negative");
+    detail::expects(b.length_before[i] < idx(1) << 31, "sequence ", b.sequences[i], " has length ", b.length_before[i],
+                    "; fewer than 2^31 tokens are supported");
     detail::expects(b.length_before[i] >= 0 && b.new_tokens[i] >= 0, "sequence ", b.sequences[i], " has length ",
                     b.length_before[i], " and ", b.new_tokens[i], " new tokens; neither may be negative");
     detail::expects(b.queries.empty() || b.queries[i] >= 0, "sequence ", b.sequences[i], " has ",

@@ -164,14 +164,10 @@ class host_block {
     const bool integers = by_integers(codes);
     for (int r = 0; r < count_; ++r) {
       const float* row = q_now_ + r * q_stride_;
-      if (integers) {
+      if (integers)
         kernels_.quantise_query(codes.codes, row, k_dim_, q_codes_ + r * 2 * q_stride_, q_scale_[r], q_code_sum_[r]);
-        q_sum_[r] = q_scale_[r] * float(q_code_sum_[r]);
-      } else if (codes.params == param_kind::scale_zero) {
-        q_sum_[r] = std::accumulate(row, row + k_dim_, 0.0f);
-      } else {
-        q_sum_[r] = 0;
-      }
+      // NOTE: a key's zero meets the query as it is, not as an integer: keys may lie far from zero.
+      q_sum_[r] = codes.params == param_kind::scale_zero ? std::accumulate(row, row + k_dim_, 0.0f) : 0.0f;
     }
   }
   bool by_integers(plain_codes codes) const {
@@ -285,7 +281,11 @@ class host_block {
     const row_params params = keys_.widened(kernels_, codes);
     for (int r = 0; r < count_; ++r) {
       float* scores = softmax_.scores(r);
-      kernels_.scale_products(products_ + r * host_tile::tokens, params, q_sum_[r], scale_, part, filled, scores);
+      float* products = products_ + r * host_tile::tokens;
+      // NOTE: whole vectors are written, and a tile's other parts have their scores already.
+      const bool alone = part == 0;
+      kernels_.scale_products(products, params, q_sum_[r], scale_, part, filled, alone ? scores : products);
+      if (!alone) std::copy(products + part, products + filled, scores + part);
       ask_variant(seg.retention, r, part, scores);
     }
   }

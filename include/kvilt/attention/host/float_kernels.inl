@@ -218,20 +218,12 @@ KVILT_TARGET inline bool weigh(float* scores, float& maximum, float& sum, float&
   return !(tile_sum == 0);
 }
 
-/// scores[t] = (products[t] scale[t] + query_sum zeros[t]) factor for t in [first, last), and nothing else is written.
+/// scores[t] = (products[t] scale[t] + query_sum zeros[t]) factor for t in [first, last), and some around.
 KVILT_TARGET inline void scale_products(const float* products, const row_params& params, float query_sum, float factor,
                                         int first, int last, float* scores) {
   for (int t = first / lanes * lanes; t < last; t += lanes) {
     const f32 s = multiply(load(products + t), load(params.scale + t));
-    const f32 score = multiply(multiply_add(load(params.zero + t), splat(query_sum), s), splat(factor));
-    if (t >= first && t + lanes <= last) {
-      store(scores + t, score);
-    } else {
-      float each[lanes];
-      store(each, score);
-      for (int i = 0; i < lanes; ++i)
-        if (t + i >= first && t + i < last) scores[t + i] = each[i];
-    }
+    store(scores + t, multiply(multiply_add(load(params.zero + t), splat(query_sum), s), splat(factor)));
   }
 }
 
