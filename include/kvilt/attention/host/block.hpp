@@ -212,8 +212,9 @@ class host_block {
   /// The rows from `i` on are those of the next tile: the kernels ask for them while they work on this one.
   template <class Segment>
   void foresee(const Segment& seg, idx i, idx rows, int first, int run) {
-    if constexpr (!plain_format<typename Segment::k_format> && !plain_format<typename Segment::v_format>) return;
-    for (int t = 0; t < run;) {
+    constexpr bool read_as_they_lie =
+        plain_format<typename Segment::k_format> || plain_format<typename Segment::v_format>;
+    for (int t = 0; read_as_they_lie && t < run;) {
       const kept_row kept = seg.retention.at(item_.n, item_.sequence, head_, smaller(i + t, rows - 1));
       const place p = seg.layout.locate(item_.sequence, head_, kept.slot);
       const int count = p.page < 0 ? 1 : int(smaller(smaller(kept.run, p.run), run - t));
