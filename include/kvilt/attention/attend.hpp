@@ -92,12 +92,14 @@ struct host_tasks {
   int heads = 0;  // KV heads
   idx blocks = 0;
   idx count = 0;
+  int most_rows = 0;  // of one task
 
   host_tasks(const step& s, int q_heads, int kv_heads) : group(q_heads / kv_heads), heads(kv_heads) {
     int most = 0;
     for (int i = 0; i < s.size; ++i) most = s.items[i].queries > most ? s.items[i].queries : most;
     blocks = ceil_div(idx(most) * group, host_tile::rows);
     count = idx(s.size) * heads * blocks;
+    most_rows = int(smaller(idx(most) * group, host_tile::rows));
   }
   const step_item& item(const step& s, idx task) const { return s.items[task / (heads * blocks)]; }
   int head(idx task) const { return int(task / blocks % heads); }
@@ -138,10 +140,10 @@ class host_attention {
   using block_type = host_block<View, Variant, Positions>;
 
   block_type block_of(idx task, int worker) const {
-    unsigned char* const scratch =
-        step_.scratch + std::size_t(worker) * host_tile::worker_bytes(view_.k_dim(), view_.v_dim());
+    float* const scratch = worker_scratch(step_, worker, view_.k_dim(), view_.v_dim());
     block_type block(kernels_, view_, attention_.variant(), attention_.positions(), attention_.scale(view_.k_dim()),
-                     tasks_.item(step_, task), tasks_.head(task), tasks_.group, scratch);
+                     tasks_.item(step_, task), tasks_.head(task), tasks_.group,
+                     reinterpret_cast<unsigned char*>(scratch));
     block.load(q_, tasks_.first(task), tasks_.rows(step_, task));
     return block;
   }
@@ -157,19 +159,14 @@ class host_attention {
     for (int i = 0; i < step_.size; ++i) most = larger(most, step_.items[i].n.after);
     return ceil_div(most, host_tile::leaf);
   }
-  int most_rows() const {
-    int most = 0;
-    for (idx task = 0; task < tasks_.count; ++task) most = int(larger(most, tasks_.rows(step_, task)));
-    return most;
-  }
   std::size_t shared_at() const {
     return std::size_t(exec_.workers()) * host_tile::worker_bytes(view_.k_dim(), view_.v_dim());
   }
   idx states_of_room() const {
-    return idx(step_.scratch_bytes - shared_at()) / larger(host_tile::state_bytes(most_rows(), view_.v_dim()), 1);
+    return idx(step_.scratch_bytes - shared_at()) / larger(host_tile::state_bytes(tasks_.most_rows, view_.v_dim()), 1);
   }
   row_states state(idx i) const {
-    const int rows = most_rows();
+    const int rows = tasks_.most_rows;
     unsigned char* const at = step_.scratch + shared_at() + i * host_tile::state_bytes(rows, view_.v_dim());
     return row_states::at(reinterpret_cast<float*>(at), rows, view_.v_dim());
   }

@@ -7,8 +7,8 @@
 
 namespace kvilt::inline KVILT_ABI {
 
-/// Rows of one sequence that go from one view to another, its number in each being `cache::row`. What a view holds is said as a step says it that is over:
-/// `{n, n, n, n}` for n tokens without a 16-bit tail, or what `cache::holds` gives.
+/// Rows of one sequence that go from one view to another; its number in each is `cache::row`. What a view holds is said
+/// by the lengths of a step that is over: `{n, n, n, n}` for n tokens without a 16-bit tail, or what `cache::holds` gives.
 struct row_copy {
   int from = 0;  // the sequence in the source's tables
   lengths from_holds;
@@ -79,16 +79,13 @@ struct row_copier {
     const auto& format = Side::format(target);
     constexpr int rows = std::remove_cvref_t<decltype(format)>::rows;
     const int dim = format.dim();
-    bool whole = true, copied = false;
+    bool copied = false;
     for (int i = 0; i < rows && !copied; ++i)
       from.each([&](const auto& source) {
         const idx slot = source.retention.slot(what.from_holds, what.from, head, first + i);
         if (slot < 0) return;
         const place p = source.layout.locate(what.from, head, slot);
-        if (p.page < 0) {
-          whole = false;
-          return;
-        }
+        if (p.page < 0) return;
         const row_ref get = Side::row(source, p, head);
         copied = i == 0 && holds_record<rows>(source, first) && copy_bytes(Side::format(source), get, format, put);
         if (copied) return;
@@ -96,7 +93,7 @@ struct row_copier {
         decode_row(Side::format(source), get, x);
         turn<typename Side::template rotation<From>, typename Side::template rotation<To>>(x, dim);
       });
-    if (whole && !copied) format.encode(scratch, put);
+    if (!copied) format.encode(scratch, put);
   }
 
   /// Do the `Rows` tokens from `first` on make up a record of that many rows in this segment?
@@ -195,8 +192,8 @@ void check_copy(const From& from, const To& to, const row_copy& c) {
   check_held(to, "target", c.to, c.to_holds, c.tokens);
   for (int head = 0; head < to.kv_heads(); ++head) {
     for (idx t = c.tokens.first; t < c.tokens.last; ++t)
-      expects(slot_in(to, c.to_holds, c.to, head, t) < 0 || has_row(from, c.from_holds, c.from, head, t),
-              "sequence ", c.to, " keeps token ", t, ", which sequence ", c.from, " of the source does not hold");
+      expects(slot_in(to, c.to_holds, c.to, head, t) < 0 || has_row(from, c.from_holds, c.from, head, t), "sequence ",
+              c.to, " keeps token ", t, ", which sequence ", c.from, " of the source does not hold");
     to.each([&](const auto& seg) { check_whole_tiles(seg, c, head); });
   }
 }

@@ -76,14 +76,14 @@ class host_block {
 
   /// Takes in every key, leaf by leaf.
   void attend(const View& view) {
-    for_each_leaf(view, {0, no_end}, [&](idx) { total_.add(kernels_, softmax_.state(), count_); });
+    for_each_leaf(view, {0, no_end}, [&] { total_.add(kernels_, softmax_.state(), count_); });
   }
 
   /// States of the keys of leaf `leaf`, for another block to add up: `to` has room for them.
   void attend_leaf(const View& view, idx leaf, const row_states& to) {
     to.clear(count_);
     for_each_leaf(view, {leaf * host_tile::leaf, (leaf + 1) * host_tile::leaf},
-                  [&](idx) { to.add(kernels_, softmax_.state(), count_); });
+                  [&] { to.add(kernels_, softmax_.state(), count_); });
   }
 
   const row_states& total() const { return total_; }
@@ -119,21 +119,21 @@ class host_block {
       return {};
   }
 
-  /// `body(leaf)` after the keys of each leaf of `span` are in the state.
+  /// `body()` after the keys of each leaf of `span` are in the state.
   template <class Body>
   void for_each_leaf(const View& view, position_range span, Body body) {
     span = {larger(span.first, range_.first), smaller(span.last, smaller(range_.last, item_.n.after))};
     if (!View::ordered) {  // rows come in no order: one leaf
       view.each([&](const auto& seg) { attend(seg, span); });
       softmax_.absorb();
-      body(0);
+      body();
       return;
     }
     for (idx first = span.first; first < span.last;) {
-      const idx leaf = first / host_tile::leaf, end = smaller((leaf + 1) * host_tile::leaf, span.last);
+      const idx end = smaller((first / host_tile::leaf + 1) * host_tile::leaf, span.last);
       view.each([&](const auto& seg) { attend(seg, {first, end}); });
       softmax_.absorb();
-      body(leaf);
+      body();
       softmax_.clear();
       first = end;
     }

@@ -73,7 +73,7 @@ class tile_softmax {
     if (filled_ == 0) return;
     bool any = false;
     for (int r = 0; r < count_; ++r) {
-      float* scores = scores_ + r * host_tile::tokens;
+      float* scores = this->scores(r);
       for (int t = 0; live_ != ~std::uint64_t(0) && t < host_tile::tokens; ++t)
         if (!live(t)) scores[t] = -__builtin_huge_valf();
       any |= kernels_.weigh(scores, state_.maximum[r], state_.sum[r], factor_[r]);
@@ -93,7 +93,7 @@ class tile_softmax {
     task.ahead = part.plain ? values_.ahead : nullptr;
     const row_params params = values_.widened(kernels_, part.codes);
     for (int r = 0; r < count_; ++r) {
-      const float* from = scores_ + r * host_tile::tokens;
+      const float* from = scores(r);
       float* to = weights_ + r * host_tile::tokens;
       if (!alone) {
         for (int t = 0; t < host_tile::tokens; ++t) to[t] = t >= part.first && t < part.last ? from[t] : 0.0f;
