@@ -303,26 +303,28 @@ TEST_CASE("foreign: llama.cpp's cells, of one sequence and of all", "[cache]") {
 }
 
 TEST_CASE("foreign: what an engine's memory cannot hold is refused", "[cache]") {
-  std::uint16_t pool = 0;
+  std::vector<std::uint16_t> memory(std::size_t(1) << 15);
+  std::uint16_t* const pool = memory.data();
   const page_table of{table().data(), width};
   CHECK_THROWS_WITH(
-      wrap_vllm_stacked(&pool, q8<>(k_dim), shape, of),
+      wrap_vllm_stacked(pool, q8<>(k_dim), shape, of),
       containing("rows of q8 and q8 have 2 and 2 bytes of params; an engine's pool has no place for them"));
   for (const pool_shape wrong : {pool_shape{0, 1, 1}, pool_shape{1, 0, 1}, pool_shape{1, 1, 0}, pool_shape{1, -4, 1}})
-    CHECK_THROWS_WITH(wrap_vllm_joined(&pool, fp16<>(k_dim), fp16<>(k_dim), wrong, of),
+    CHECK_THROWS_WITH(wrap_vllm_joined(pool, fp16<>(k_dim), fp16<>(k_dim), wrong, of),
                       containing("at least 1 of each"));
   CHECK_THROWS_WITH(wrap_vllm_stacked(nullptr, fp16<>(k_dim), shape, of), containing("a pool of 12 pages is null"));
   CHECK_THROWS_WITH(wrap_vllm_joined(nullptr, fp16<>(k_dim), fp16<>(k_dim), shape, of), containing("is null"));
   CHECK_THROWS_WITH(wrap_flashinfer(nullptr, fp16<>(k_dim), shape, nullptr, nullptr), containing("is null"));
-  CHECK_THROWS_WITH(wrap_flash_attention(&pool, nullptr, fp16<>(k_dim), fp16<>(k_dim), shape, of),
+  CHECK_THROWS_WITH(wrap_flash_attention(pool, nullptr, fp16<>(k_dim), fp16<>(k_dim), shape, of),
                     containing("is null"));
-  CHECK_THROWS_WITH(wrap_vllm_paired(&pool, fp16<>(k_dim), shape, of, page_axes::nhd, 639),
+  CHECK_THROWS_WITH(wrap_vllm_paired(pool, fp16<>(k_dim), shape, of, page_axes::nhd, 639),
                     containing("pages of 640 bytes are 639 bytes apart"));
 }
 
 TEST_CASE("foreign: a view of device memory is a device view", "[cache]") {
-  std::uint16_t pool = 0;
-  const auto view = wrap_vllm_stacked<memory_space::device>(&pool, bf16<>(k_dim), shape, {table().data(), width});
+  std::vector<std::uint16_t> memory(std::size_t(1) << 15);
+  std::uint16_t* const pool = memory.data();
+  const auto view = wrap_vllm_stacked<memory_space::device>(pool, bf16<>(k_dim), shape, {table().data(), width});
   STATIC_REQUIRE(decltype(view)::space == memory_space::device);
   STATIC_REQUIRE(!host_view<std::remove_const_t<decltype(view)>>);
 }

@@ -75,14 +75,19 @@ std::string text(Number n) {
   }
 }
 
-/// Throws `Error` with the parts joined unless `held` is true.
+template <class Error, class... Parts>
+[[noreturn, gnu::cold, gnu::noinline]] void refuse(const Parts&... parts) {
+  std::string message;
+  ((message += text(parts)), ...);
+  raise<Error>(message);
+}
+
+/// Throws `Error` with the parts joined unless `held` is true. NOTE: always inlined, so that compilers know what holds
+/// after it, and warn of nothing that it excludes.
 template <class Error = invalid_argument, class... Parts>
-inline void expects(bool held, const Parts&... parts) {
-  if (!held) [[unlikely]] {
-    std::string message;
-    ((message += text(parts)), ...);
-    raise<Error>(message);
-  }
+KVILT_ALWAYS_INLINE void expects(bool held, const Parts&... parts) {
+  if (!held) [[unlikely]]
+    refuse<Error>(parts...);
 }
 
 /// Runs `body`; an error that it throws is thrown again with `where()` put first: "kvilt: group 1: ...".
