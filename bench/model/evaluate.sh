@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# What caches cost a model's predictions, into bench/results: a table and a picture. Takes hours of two cores, most of
-# them for the model's own arithmetic.
+# What caches cost a model's predictions, into bench/results: a table, and mostly a picture. Takes hours of two cores,
+# most of them for the model's own arithmetic.
 #   bash bench/model/evaluate.sh policies smollm2|gemma [--positions N] [options of examples/run.sh]
 #     every policy that runs by default, 2,048 positions: host_policies_<model>_<positions>.csv and .svg
 #   bash bench/model/evaluate.sh bands smollm2|gemma [--positions N] [options of examples/run.sh]
 #     how the divergence of five policies grows with the context, 8,192 positions: host_bands_<model>_<positions>.csv
 #     and .svg; --policy NAME, repeated, takes others
+#   bash bench/model/evaluate.sh scales smollm2|gemma [--positions N] [options of examples/run.sh]
+#     8 bits with a scale of the token, of the KV head and of the tensor, 2,048 positions:
+#     host_scales_<model>_<positions>.csv. What follows in the text gives the static scales, or --calibration FILE
 # The first run fetches the model and builds, as examples/run.sh does. bench/tables.py then writes README's tables.
 set -euo pipefail
 
@@ -21,7 +24,7 @@ fail() {
 
 what=${1-}
 with=${2-}
-[[ $what == policies || $what == bands ]] || fail "takes policies or bands first, not '$what'"
+[[ $what =~ ^(policies|bands|scales)$ ]] || fail "takes policies, bands or scales first, not '$what'"
 [[ ${names[${with:-none}]:-} ]] || fail "takes smollm2 or gemma second, not '$with'"
 shift 2
 
@@ -53,16 +56,34 @@ bands_until() {
   echo "$ends$1"
 }
 
+# K and V, K alone and V alone, by the scale that 8 bits have.
+scale_policies() {
+  local format scale
+  for format in int8 e4m3; do
+    for scale in "" _head _tensor; do
+      printf -- '--policy=%s\n' "$format$scale" "$format${scale}_fp16" "fp16_$format$scale"
+    done
+  done
+}
+
 scratch=$(mktemp -d) # files that are complete alone come to bench/results
 trap 'rm -rf "$scratch"' EXIT
 name=host_${what}_${names[$with]}_$positions
 options=(--tokens 0 --positions "$positions")
 if [[ $what == policies ]]; then
   options+=(--csv "$scratch/$name.csv" --plot "$scratch/$name.svg")
+elif [[ $what == scales ]]; then
+  options+=(--csv "$scratch/$name.csv" --plot "$scratch/unused.svg")
+  if [[ ! $others ]]; then
+    mapfile -t scales < <(scale_policies)
+    options+=("${scales[@]}")
+  fi
 else
   options+=(--bands "$(bands_until "$positions")" --bands-csv "$scratch/$name.csv" --bands-plot "$scratch/$name.svg")
   if [[ ! $others ]]; then options+=("${best[@]/#/--policy=}"); fi
 fi
 bash "$root/examples/run.sh" --with "$with" "${options[@]}" ${passed[@]+"${passed[@]}"}
-mv "$scratch/$name.csv" "$scratch/$name.svg" "$results"
-echo "The results: ${results#"$PWD"/}/$name.csv and .svg"
+for result in "$scratch/$name".*; do
+  mv "$result" "$results"
+  echo "The result: ${results#"$PWD"/}/${result##*/}"
+done

@@ -50,6 +50,29 @@ kvilt::cache_shape cache_shape_for(const Policy& policy, const session_shape& s)
   return shape;
 }
 
+// What a format's largest code stands for at a scale of 1.
+template <class Format>
+float largest_at_scale_1(const Format& format) {
+  float scale = 1, decoded[8];
+  const std::vector<float> row(std::size_t(format.dim()), 1e30f);  // codes saturate
+  std::vector<unsigned char> codes(std::size_t(format.code_bytes()));
+  const kvilt::row_ref record{codes.data(), reinterpret_cast<unsigned char*>(&scale), 0};
+  format.encode(row.data(), record);
+  format.decode(record, 0, decoded);
+  return decoded[0];
+}
+
+// Static scales at which the largest numbers of a text take the largest code; none for formats that write their own.
+template <class Format>
+std::vector<float> scales_for(const Format& format, std::vector<float> ranges) {
+  if constexpr (!kvilt::has_static_scale<Format>) {
+    return {};
+  } else {
+    for (float& r : ranges) r /= largest_at_scale_1(format);
+    return ranges;
+  }
+}
+
 // The same view, its page tables elsewhere.
 template <kvilt::memory_space Space, class... Segments>
 auto with_table(const kvilt::view<Space, Segments...>& view, const kvilt::page_id* table, kvilt::idx width) {
@@ -77,6 +100,7 @@ class cached_session final : public session {
     if (heap_.asked() != planned)
       throw std::logic_error("the cache took " + std::to_string(heap_.asked()) + " bytes; planned were " +
                              std::to_string(planned));
+    if constexpr (kvilt::cache<Policy>::has_static_scales) set_scales(policy);
   }
 
   void begin(int tokens, int step_tokens) override {
@@ -121,6 +145,13 @@ class cached_session final : public session {
   kvilt::idx cache_bytes() const override { return heap_.asked() - cache_.bytes().table_bytes; }
 
  private:
+  void set_scales(const Policy& policy) {
+    for (const layer_attention& layer : shape_.layers)
+      scales_.push_back({scales_for(policy.k, layer.ranges.k), scales_for(policy.v, layer.ranges.v)});
+    for (std::size_t layer = 0; layer < scales_.size(); ++layer)
+      cache_.set_scales(int(layer), scales_[layer].k, scales_[layer].v);
+  }
+
   std::size_t table_width() const { return std::size_t(cache_.bytes().table_width); }
 
   // Pages that a window gives back serve later steps while other layers still need them for earlier ones: each step
@@ -155,6 +186,7 @@ class cached_session final : public session {
   std::vector<Attention> attention_;
   counting_heap heap_;
   kvilt::cache<Policy> cache_;
+  std::vector<layer_ranges> scales_;  // where formats have static ones
   std::vector<unsigned char> workspace_;
   kvilt::sequence sequence_;
   kvilt::step step_;                     // the newest planned

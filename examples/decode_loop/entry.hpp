@@ -34,8 +34,8 @@ std::string retention_name(const Retention& retention) {
 
 template <class Policy>
 policy_columns columns_of(const Policy& p) {
-  return {kvilt::name_of(p.k), kvilt::name_of(p.v), layout_name(p.layout), retention_name(p.retention),
-          Policy::exact_sinks, Policy::tail};
+  return {kvilt::name_of(p.k),         kvilt::name_of(p.v), layout_name(p.layout),
+          retention_name(p.retention), Policy::exact_sinks, Policy::tail};
 }
 
 // Calls use(policy, shape, layers) for the layers of each window: with the policy that they keep their tokens by.
@@ -110,6 +110,18 @@ policy_entry streaming_entry(std::string name) {
   return entry_with<Policy>(std::move(name), make, [](const kvilt::rope& turn, float scale) {
     return kvilt::attention<kvilt::causal, kvilt::cache_positions>(kvilt::causal{}, scale, {turn});
   });
+}
+
+enum class scale_of { head, tensor };
+
+// Formats whose scales are known before the first token: of each KV head of a layer, or one for all of them.
+template <class Policy>
+policy_entry calibrated_entry(std::string name, scale_of which) {
+  policy_entry e = entry<Policy>(std::move(name));
+  e.calibrated = true;
+  if (which == scale_of::tensor)
+    e.open = [open = e.open](const session_shape& s) { return open(with_tensor_ranges(s)); };
+  return e;
 }
 
 // Listed, and run where it is asked for by name.

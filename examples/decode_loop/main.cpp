@@ -1,6 +1,7 @@
 // A real model decodes through each cache policy: it answers a prompt, then reads a text with every cache, and a table
 // says what each one costs and saves.
 #include "bands.hpp"
+#include "calibrate.hpp"
 #include "evaluate.hpp"
 #include "generate.hpp"
 #include "gnuplot.hpp"
@@ -34,7 +35,7 @@ namespace {
 
 constexpr const char* default_answer_policy = "paged16_int8_rot_s4_t64";
 constexpr int prompt_step = 64;    // tokens of the prompt that a step appends
-constexpr int reading_step = 256;  // and of a text that decoding is timed behind
+constexpr int reading_step = 256;  // and of a text that is read for what comes behind it
 constexpr int usage_error = 2;
 
 void add_options(CLI::App& app, options& o) {
@@ -44,6 +45,9 @@ void add_options(CLI::App& app, options& o) {
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   app.add_option("--text", o.text, "Plain text that the policies are evaluated on")->type_name("FILE");
+  app.add_option("--calibration", o.calibration,
+                 "Plain text that static scales are taken from (default: what follows in --text)")
+      ->type_name("FILE");
   app.add_option("--positions", o.positions, "Tokens of a window of the text")
       ->check(CLI::Range(evaluation::first_scored + 2, 1 << 24))
       ->capture_default_str();
@@ -107,18 +111,19 @@ void check_options(const options& o) {
   if (!o.bands_plot.empty()) check_picture("--bands-plot", o.bands_plot);
 }
 
-// The windows that are read, each beginning as the model's texts do.
-std::vector<std::vector<int>> text_windows(const options& o, const tokenizer& words, int context) {
-  const std::vector<int> all = words.encode(read_text(o.text));
-  if (o.positions > context)
-    throw std::invalid_argument("--positions " + std::to_string(o.positions) + " is beyond the model's context of " +
+// The first windows of a text, each beginning as the model's texts do.
+std::vector<std::vector<int>> text_windows(const std::string& path, int positions, int count, const tokenizer& words,
+                                           int context) {
+  const std::vector<int> all = words.encode(read_text(path));
+  if (positions > context)
+    throw std::invalid_argument("--positions " + std::to_string(positions) + " is beyond the model's context of " +
                                 std::to_string(context) + " tokens");
-  const std::size_t bos = words.adds_bos() ? 1 : 0, share = std::size_t(o.positions) - bos;
-  if (all.size() < share * std::size_t(o.windows))
-    throw std::invalid_argument(o.text + " has " + std::to_string(all.size()) + " tokens; " +
-                                std::to_string(o.windows) + " x " + std::to_string(share) + " are needed");
+  const std::size_t bos = words.adds_bos() ? 1 : 0, share = std::size_t(positions) - bos;
+  if (all.size() < share * std::size_t(count))
+    throw std::invalid_argument(path + " has " + std::to_string(all.size()) + " tokens; " + std::to_string(count) +
+                                " x " + std::to_string(share) + " are needed");
   std::vector<std::vector<int>> windows;
-  for (std::size_t i = 0; i < std::size_t(o.windows); ++i) {
+  for (std::size_t i = 0; i < std::size_t(count); ++i) {
     std::vector<int>& window = windows.emplace_back();
     if (bos) window.push_back(*words.bos());
     window.insert(window.end(), all.begin() + std::ptrdiff_t(i * share), all.begin() + std::ptrdiff_t((i + 1) * share));
@@ -146,11 +151,13 @@ class decode_loop {
     std::ofstream csv, bands_csv;
     if (!options_.decode_at.empty()) return time_policies();
     if (!options_.generate_only) {
-      windows = text_windows(options_, words_, model_.config().context);
+      windows = read_windows(options_.text, options_.positions, options_.windows);
       csv = open_output(options_.csv);
       bands_csv = open_output(options_.bands_csv);
     }
+    const std::vector<int> calibration = calibration_text();
     introduce();
+    calibrate(calibration);
     answer_prompt();
     if (options_.generate_only) return;
     const findings found = evaluate(windows);
@@ -172,6 +179,35 @@ class decode_loop {
     std::vector<band_row> bands;
   };
 
+  std::vector<std::vector<int>> read_windows(const std::string& path, int positions, int count) const {
+    return text_windows(path, positions, count, words_, model_.config().context);
+  }
+
+  session_shape shape_of(kvilt::idx tokens, int max_step) const {
+    session_shape shape = shape_for(model_.config(), ropes_, exec_, tokens, max_step);
+    for (std::size_t i = 0; i < ranges_.size(); ++i) shape.layers[i].ranges = ranges_[i];
+    return shape;
+  }
+
+  // As many tokens as are evaluated, but not those; none where no policy asks for them.
+  std::vector<int> calibration_text() const {
+    const auto asks = std::ranges::find(policies_, true, &policy_entry::calibrated);
+    if (asks == policies_.end()) return {};
+    if (!options_.calibration.empty()) return read_windows(options_.calibration, options_.positions, 1).front();
+    if (options_.text.empty())
+      throw std::invalid_argument("policy " + asks->name +
+                                  " takes its scales from a text: --calibration FILE is needed");
+    return read_windows(options_.text, options_.positions, options_.windows + 1).back();
+  }
+
+  void calibrate(const std::vector<int>& text) {
+    if (text.empty()) return;
+    ranges_ = ranges_over(model_, shape_of(kvilt::idx(text.size()), reading_step), text);
+    std::cout << "Static scales are those of " << text.size() << " tokens of "
+              << (options_.calibration.empty() ? options_.text + ", behind what is evaluated" : options_.calibration)
+              << '\n';
+  }
+
   void introduce() const {
     const model_config& c = model_.config();
     std::cout << options_.model << ": " << c.layers.size() << " layers" << windows_of(c) << ", " << c.q_heads
@@ -185,13 +221,11 @@ class decode_loop {
     std::vector<int> depths = options_.decode_at;
     std::ranges::sort(depths);
     std::ofstream csv = open_output(options_.csv);
-    options one_window = options_;
-    one_window.positions = depths.back() + timed_tokens * static_cast<int>(depths.size());
-    one_window.windows = 1;
-    const std::vector<int> text = text_windows(one_window, words_, model_.config().context).front();
+    const int length = depths.back() + timed_tokens * static_cast<int>(depths.size());
+    const std::vector<int> text = read_windows(options_.text, length, 1).front(), calibration = calibration_text();
     introduce();
-    const session_shape shape = shape_for(model_.config(), ropes_, exec_,
-                                          depths.back() + timed_tokens * kvilt::idx(depths.size()), reading_step);
+    calibrate(calibration);
+    const session_shape shape = shape_of(length, reading_step);
     std::cout << "\nMilliseconds a token, at the median of " << timed_tokens << ", behind so many tokens of "
               << options_.text << '\n';
     if (csv.is_open()) csv << "policy,depth,ms\n";
@@ -223,7 +257,7 @@ class decode_loop {
                                   std::to_string(options_.tokens) + "; the model's context is " +
                                   std::to_string(model_.config().context));
     const policy_entry policy = options_.policies.empty() ? choose_policies({default_answer_policy})[0] : policies_[0];
-    const auto cache = policy.open(shape_for(model_.config(), ropes_, exec_, room, prompt_step));
+    const auto cache = policy.open(shape_of(room, prompt_step));
     std::cout << "\n> " << options_.prompt << "\n\n";
     decoder decode(model_, *cache, exec_, how_);
     const generation_speed speed = answer(decode, words_, prompt, options_.tokens, std::cout);
@@ -254,7 +288,7 @@ class decode_loop {
     if (!asked_for) policies_.push_back(reference);
     std::stable_partition(policies_.begin(), policies_.end(), is_reference);
 
-    const session_shape shape = shape_for(model_.config(), ropes_, exec_, options_.positions, 1);
+    const session_shape shape = shape_of(options_.positions, 1);
     std::vector<std::unique_ptr<session>> caches;
     for (const policy_entry& p : policies_) caches.push_back(p.open(shape));
     evaluation run(model_, exec_, std::move(caches));
@@ -286,6 +320,7 @@ class decode_loop {
   transformer model_;
   arithmetic how_;
   std::vector<kvilt::rope_table> ropes_;
+  std::vector<layer_ranges> ranges_;  // of each layer, where a policy asks for them
 };
 
 int run(int argc, char** argv) {

@@ -10,6 +10,7 @@ namespace example {
 struct options {
   std::string model;
   std::string text;
+  std::string calibration;
   std::string prompt = "Explain photosynthesis in one sentence.";
   int tokens = 128;
   int positions = 2048;

@@ -38,6 +38,7 @@ struct policy_entry {
   std::function<std::unique_ptr<session>(const session_shape&)> open;
   std::function<layer_plan(const layer_group&, std::int64_t tokens, int sequences)> plan_layers;
   bool by_default = true;
+  bool calibrated = false;  // its scales come from ranges over a text: see calibrate.hpp
 };
 
 // Each family in a file of its own, one line of composition a policy.
@@ -45,6 +46,7 @@ std::vector<policy_entry> contiguous_policies();
 std::vector<policy_entry> paged_policies();
 std::vector<policy_entry> narrow_policies();
 std::vector<policy_entry> ring_policies();
+std::vector<policy_entry> scale_policies();
 std::vector<policy_entry> user_policies();
 
 // All of them. The first, fp32 in contiguous memory, is what the others are measured against.

@@ -6,14 +6,22 @@
 #include <kvilt/core/types.hpp>
 #include <kvilt/position/rope.hpp>
 
+#include <algorithm>
 #include <vector>
 
 namespace example {
+
+// The largest magnitudes that a layer's K, turned by RoPE, and V had over a text: of each KV head, or one of all heads.
+// Empty where no text was read.
+struct layer_ranges {
+  std::vector<float> k, v;
+};
 
 // What attention of one layer is told apart by.
 struct layer_attention {
   int window = 0;    // tokens that a query sees, its own included; 0: all
   kvilt::rope turn;  // of Q and K; its table outlives the session
+  layer_ranges ranges = {};
 };
 
 // What a cache is made for: one sequence of a model, or of some of its layers.
@@ -39,7 +47,15 @@ inline std::vector<kvilt::rope_table> ropes_of(const model_config& model) {
 inline session_shape shape_for(const model_config& model, const std::vector<kvilt::rope_table>& ropes,
                                const kvilt::host& exec, kvilt::idx tokens, int max_step) {
   session_shape shape{{}, model.q_heads, model.kv_heads, model.head_dim, model.attention_scale, tokens, max_step, exec};
-  for (std::size_t i = 0; i < ropes.size(); ++i) shape.layers.push_back({model.layers[i].window, ropes[i]});
+  for (std::size_t i = 0; i < ropes.size(); ++i) shape.layers.push_back({model.layers[i].window, ropes[i], {}});
+  return shape;
+}
+
+// The same, every head of a layer given the range of the widest.
+inline session_shape with_tensor_ranges(session_shape shape) {
+  for (layer_attention& layer : shape.layers)
+    for (std::vector<float>* heads : {&layer.ranges.k, &layer.ranges.v})
+      if (!heads->empty()) *heads = {std::ranges::max(*heads)};
   return shape;
 }
 

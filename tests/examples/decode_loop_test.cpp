@@ -1,3 +1,4 @@
+#include "calibrate.hpp"
 #include "decoder.hpp"
 #include "evaluate.hpp"
 #include "generate.hpp"
@@ -39,6 +40,7 @@ class tiny_model {
     file_ = std::make_shared<const example::gguf_file>(path_);
     model_ = std::make_unique<example::transformer>(file_, kvilt::host(), weights);
     ropes_ = example::ropes_of(model_->config());
+    ranges_ = example::ranges_over(*model_, shape(100, 32), some_tokens(100));
   }
   tiny_model(const tiny_model&) = delete;
   tiny_model& operator=(const tiny_model&) = delete;
@@ -52,7 +54,9 @@ class tiny_model {
     return policy.open(shape(tokens, max_step));
   }
   example::session_shape shape(int tokens, int max_step = 1) const {
-    return example::shape_for(model_->config(), ropes_, kvilt::host(), tokens, max_step);
+    example::session_shape shape = example::shape_for(model_->config(), ropes_, kvilt::host(), tokens, max_step);
+    for (std::size_t i = 0; i < ranges_.size(); ++i) shape.layers[i].ranges = ranges_[i];
+    return shape;
   }
 
   std::vector<int> some_tokens(int count) const {
@@ -70,6 +74,7 @@ class tiny_model {
   std::shared_ptr<const example::gguf_file> file_;
   std::unique_ptr<example::transformer> model_;
   std::vector<kvilt::rope_table> ropes_;
+  std::vector<example::layer_ranges> ranges_;
 };
 
 // Two layers of three see the last 40 tokens.
@@ -137,7 +142,19 @@ class brute_force {
     }
   }
 
+  // The largest magnitudes of a layer's K or V, of each head.
+  std::vector<float> key_range(std::size_t layer) const { return range(keys_[layer]); }
+  std::vector<float> value_range(std::size_t layer) const { return range(values_[layer]); }
+
  private:
+  std::vector<float> range(const std::vector<float>& rows) const {
+    const auto dim = static_cast<std::size_t>(s_.head_dim), heads = static_cast<std::size_t>(s_.kv_heads);
+    std::vector<float> largest(heads);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      largest[i / dim % heads] = std::max(largest[i / dim % heads], std::abs(rows[i]));
+    return largest;
+  }
+
   void attend(const float* q, std::size_t head, std::size_t oldest, const std::vector<float>& keys,
               const std::vector<float>& values, float* out) const {
     const auto dim = static_cast<std::size_t>(s_.head_dim), heads = static_cast<std::size_t>(s_.kv_heads);
@@ -323,6 +340,81 @@ TEST_CASE("decode_loop: teacher forcing in blocks is what decoding token by toke
     CHECK(evaluation.result(1).kld_mean == Approx(divergence / positions).epsilon(2e-2).margin(1e-9));
     CHECK(std::log(evaluation.result(1).perplexity) == Approx(surprise / positions).epsilon(1e-3));
   }
+}
+
+TEST_CASE("decode_loop: ranges are the largest numbers of K, turned, and of V", "[examples]") {
+  tiny_model tiny(GENERATE(false, true) ? mixed_layers() : support::tiny_gguf_options{.kv_heads = 2});
+  const std::vector<int> tokens = tiny.some_tokens(150);
+  brute_force plain(tiny.shape(150));
+  std::vector<float> hidden;
+  tiny.model().forward(tokens, std::ref(plain), hidden);
+  const auto ranges = example::ranges_over(tiny.model(), tiny.shape(150, 64), tokens);
+  REQUIRE(ranges.size() == tiny.model().config().layers.size());
+  for (std::size_t layer = 0; layer < ranges.size(); ++layer) {
+    const std::vector<float> k = plain.key_range(layer), v = plain.value_range(layer);
+    REQUIRE(ranges[layer].k.size() == k.size());
+    REQUIRE(ranges[layer].v.size() == v.size());
+    for (std::size_t head = 0; head < k.size(); ++head) {
+      CHECK(ranges[layer].k[head] == Approx(k[head]).epsilon(1e-3));
+      CHECK(ranges[layer].v[head] == Approx(v[head]).epsilon(1e-3));
+    }
+  }
+}
+
+TEST_CASE("decode_loop: a static scale is that of its layer and head, or of the widest head", "[examples]") {
+  tiny_model tiny(GENERATE(false, true) ? mixed_layers() : support::tiny_gguf_options{.kv_heads = 2});
+  example::session_shape shape = tiny.shape(8);
+  const auto heads = static_cast<std::size_t>(shape.kv_heads), q_heads = static_cast<std::size_t>(shape.q_heads);
+  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  const auto range = [&](std::size_t layer, std::size_t head) { return float(1 + layer * heads + (head + 1) % heads); };
+  for (std::size_t layer = 0; layer < shape.layers.size(); ++layer) {
+    shape.layers[layer].ranges = {std::vector<float>(heads, 1), std::vector<float>(heads)};
+    for (std::size_t head = 0; head < heads; ++head) shape.layers[layer].ranges.v[head] = range(layer, head);
+  }
+  for (const char* name : {"int8_head", "fp16_int8_head", "e4m3_head", "int8_tensor", "fp16_e4m3_tensor"}) {
+    INFO(name);
+    const auto cache = named(name).open(shape);
+    cache->begin(1, 1);
+    for (std::size_t layer = 0; layer < shape.layers.size(); ++layer) {
+      // What is beyond the range comes back as the end of the range.
+      std::vector<float> q(q_heads * dim, 1), k(heads * dim, 1), v(heads * dim, 1000), out(q.size());
+      cache->attend(kvilt::host(), int(layer), q.data(), k.data(), v.data(), out.data());
+      for (std::size_t h = 0; h < q_heads; ++h) {
+        const std::size_t head = h / (q_heads / heads);
+        const bool tensor = std::string(name).find("tensor") != std::string::npos;
+        CHECK(out[h * dim] == Approx(tensor ? float((layer + 1) * heads) : range(layer, head)));
+      }
+    }
+    cache->commit();
+  }
+}
+
+TEST_CASE("decode_loop: static scales serve what they were measured for", "[examples]") {
+  tiny_model tiny({.kv_heads = 2});
+  const std::vector<int> tokens = tiny.some_tokens(200);
+  const auto divergence = [&](const std::string& name, float k, float v) {
+    example::session_shape shape = tiny.shape(200);
+    for (example::layer_attention& layer : shape.layers) {
+      for (float& r : layer.ranges.k) r *= k;
+      for (float& r : layer.ranges.v) r *= v;
+    }
+    std::vector<std::unique_ptr<session>> caches;
+    for (const std::string& policy : {std::string("fp32"), name}) caches.push_back(named(policy).open(shape));
+    example::evaluation evaluation(tiny.model(), kvilt::host(), std::move(caches));
+    evaluation.read(tokens, [] {});
+    return evaluation.result(1).kld_mean;
+  };
+  for (const std::string format : {"int8", "e4m3"}) {
+    INFO(format);
+    const double head = divergence(format + "_head", 1, 1);
+    CHECK(head > 0);
+    CHECK(head < 5 * divergence(format, 1, 1));
+    CHECK(divergence(format + "_head", 0.1f, 1) > 100 * head);  // codes saturate
+    CHECK(divergence(format + "_head", 1, 0.1f) > 100 * head);
+    CHECK(divergence(format + "_head_fp16", 1, 0.1f) == divergence(format + "_head_fp16", 1, 1));
+    CHECK(divergence("fp16_" + format + "_head", 0.1f, 1) == divergence("fp16_" + format + "_head", 1, 1));
+  }
+  CHECK(divergence("int8_head", 64, 64) > 100 * divergence("int8_head", 1, 1));  // and are coarse
 }
 
 TEST_CASE("decode_loop: every policy takes the bytes that were planned, and decodes on", "[examples]") {
@@ -527,6 +619,30 @@ TEST_CASE("decode_loop: the program writes the table of all default policies", "
   std::filesystem::remove(csv);
 }
 
+TEST_CASE("decode_loop: static scales come from another text than is evaluated", "[examples]") {
+  tiny_model tiny;
+  const std::string text = write_text(), other = support::temporary_path("other.txt"),
+                    csv = support::temporary_path("static.csv");
+  support::write_file(other, contents(text) + contents(text));
+  const std::string arguments = "--model '" + tiny.path() + "' --tokens 0 --policy int8_head --csv '" + csv + "' ";
+  const auto kld = [&](const std::string& more) {
+    const program_result result = run_decode_loop(arguments + more);
+    INFO(more << "\n" << result.err);
+    REQUIRE(result.code == 0);
+    CHECK_THAT(result.out, support::containing("Static scales are those of 200 tokens of"));
+    const auto rows = csv_of(csv);
+    REQUIRE(rows.size() == 2);
+    CHECK(rows[1][1] == "q8_static");
+    return rows[1][9];
+  };
+  const std::string evaluated = "--positions 200 --text '" + text + "' ";
+  const std::string behind = kld(evaluated);
+  CHECK(kld(evaluated + "--calibration '" + other + "'") != behind);
+  const std::string whole = kld(evaluated + "--windows 2");
+  CHECK(whole != behind);
+  for (const std::string& path : {text, other, csv}) std::filesystem::remove(path);
+}
+
 TEST_CASE("decode_loop: the program sums scores up by position", "[examples]") {
   tiny_model tiny;
   const std::string text = write_text(), csv = support::temporary_path("all.csv"),
@@ -616,6 +732,9 @@ TEST_CASE("decode_loop: what is wrong with the command line is said in one line"
       {model + "--text /nonexistent.txt", "/nonexistent.txt"},
       {both + "--policy int9", "'int8'"},
       {both + "--positions 500 --windows 50", "tokens"},
+      {both + "--positions 500 --windows 3 --policy int8_head", "4 x 500"},
+      {both + "--positions 200 --policy int8_head --calibration /nonexistent.txt", "/nonexistent.txt"},
+      {model + "--policy int8_head --generate-only", "policy int8_head takes its scales from a text: --calibration"},
       {both + "--positions 600", "context of 512"},
       {both + "--positions 5", "--positions"},
       {both + "--positions 200 --csv /nonexistent/a.csv", "/nonexistent/a.csv"},
