@@ -23,6 +23,7 @@ struct options {
   std::string model, preset;
   plan_request plan;
   std::optional<std::int64_t> weights;
+  std::optional<int> kv_heads;
   bool json = false, list = false;
 };
 
@@ -40,6 +41,9 @@ void declare(CLI::App& app, options& o) {
   app.add_option("--preset", o.preset, "Take the shape of a known model: " + joined(example::preset_names()))
       ->type_name("NAME")
       ->excludes(model);
+  app.add_option("--kv-heads", o.kv_heads, "Plan for this many KV heads a layer instead of the model's")
+      ->check(CLI::Range(1, 1 << 20).description(""))
+      ->type_name("N");
   app.add_option("--policy", o.plan.policy, "How the cache keeps K and V; --list names all")
       ->type_name("NAME")
       ->capture_default_str();
@@ -75,8 +79,8 @@ void print_names() {
 void plan(options& o) {
   if (o.model.empty() && o.preset.empty())
     throw example::model_error("no model is given; --model or --preset is needed");
-  const example::model_shape shape =
-      o.model.empty() ? example::preset_shape(o.preset) : example::read_model_shape(o.model);
+  example::model_shape shape = o.model.empty() ? example::preset_shape(o.preset) : example::read_model_shape(o.model);
+  for (example::layer_group& group : shape.groups) group.kv_heads = o.kv_heads.value_or(group.kv_heads);
   o.plan.weights = o.weights.value_or(shape.weight_bytes);
   const example::model_plan result = example::plan_model(shape, o.plan);
   std::puts((o.json ? example::plan_json(shape, result) : example::plan_table(shape, o.plan, result)).c_str());

@@ -78,6 +78,15 @@ TEST_CASE("planner: the textbook's figures", "[examples]") {
   CHECK(plan("--preset llama-3-8b --tokens 4096 --policy int8")["bytes_per_sequence"] == 2 * 32 * 8 * 130 * 4096);
 }
 
+TEST_CASE("planner: KV heads may be other than the model's", "[examples]") {
+  for (const int heads : {32, 8, 1}) {
+    const json p = plan("--preset llama-3-8b --tokens 8192 --kv-heads " + std::to_string(heads));
+    CHECK(p["groups"][0]["kv_heads"] == heads);
+    CHECK(p["bytes_per_sequence"] == std::int64_t{2} * 32 * heads * 128 * 2 * 8192);
+  }
+  CHECK(plan("--preset gemma-3-27b --kv-heads 2")["groups"][1]["kv_heads"] == 2);
+}
+
 TEST_CASE("planner: sequences that fit are what the weights leave, by the bytes of one", "[examples]") {
   const json by_preset = plan("--preset llama-3-8b --tokens 4096 --memory 80GiB");
   CHECK(by_preset["sequences"] == 130);  // 85,899,345,920 - 2 x 8,030,261,248 is 130.08 x 512 MiB
@@ -191,7 +200,7 @@ TEST_CASE("planner: every policy and preset that it lists can be planned", "[exa
 }
 
 TEST_CASE("planner: what cannot be answered is one line and exit code 2", "[examples]") {
-  const std::array<std::array<std::string, 2>, 14> wrong{{
+  const std::array<std::array<std::string, 2>, 15> wrong{{
       {"", "--model or --preset is needed"},
       {"--preset llama-9", "llama-9"},
       {"--preset llama-2-7b --policy int9", "int9"},
@@ -203,6 +212,7 @@ TEST_CASE("planner: what cannot be answered is one line and exit code 2", "[exam
       {"--preset llama-2-7b --memory 99999999999GiB", "--memory"},
       {"--preset llama-2-7b --weights heavy", "--weights"},
       {"--preset llama-2-7b --sequences 0", "--sequences"},
+      {"--preset llama-2-7b --kv-heads 0", "--kv-heads"},
       {"--preset llama-2-7b --model a.gguf", "--preset"},
       {"--model /nowhere/a.gguf", "/nowhere/a.gguf"},
       {"--frobnicate", "--frobnicate"},
