@@ -1,7 +1,7 @@
 // Attention of one decode step on the CPU, over 32,768 tokens with 8 KV heads, beside what the machine could do at most
 // in the same moments: read as many bytes, or do that many multiplications with operands in registers.
 //   bench_host_attend [--instructions=best|all|portable|AVX2|AVX-512] [--threads=N] [--runs=N] [--csv=FILE] [--commit=ID]
-//                     [--pages=scattered|in_order] [--benchmark_filter=^q8/paged16/dim:128/]
+//                     [--pages=scattered|in_order] [--page-sizes=16|all] [--benchmark_filter=^q8/paged16/dim:128/]
 // Every number is the median of some runs, in each of which the three follow each other. Names are
 // FORMAT/LAYOUT/dim:D/group:G/threads:N/INSTRUCTIONS. On a machine with other work, `chrt -r 1` before it keeps the cores.
 #include "ceilings.hpp"
@@ -30,15 +30,14 @@ namespace {
 using kvilt::idx;
 
 constexpr int tokens = 32768, kv_heads = 8, largest_group = 8;
-constexpr int fill_step = 128;  // tokens that a step appends while the cache is filled
-constexpr int page_tokens = 16;
+constexpr int fill_step = 128;       // tokens that a step appends while the cache is filled
 constexpr int page_neighbours = 15;  // sequences that once had the pages between two of a sequence
 
 struct settings {
   std::vector<kvilt::instruction_set> instructions{kvilt::best_instructions()};
   int threads = std::max(int(std::thread::hardware_concurrency()), 1);
   int runs = 7;
-  bool scatter_pages = true;
+  bool scatter_pages = true, all_page_sizes = false;
   std::string csv, commit = "unknown";
 };
 
@@ -77,7 +76,8 @@ class filled : public full_cache {
         workspace_(cache_.workspace_bytes(exec, 1)),
         q_(random_rows(kv_heads * largest_group, dim)),
         out_(q_.size()) {
-    if (in_pages && scatter) scatter_pages();
+    if constexpr (in_pages)
+      if (scatter) scatter_pages();
     fill(exec);
   }
 
@@ -109,6 +109,7 @@ class filled : public full_cache {
   void scatter_pages() {
     std::vector<kvilt::sequence> before;
     for (int i = 0; i < page_neighbours; ++i) before.push_back(cache_.open());
+    const idx page_tokens = policy_.layout.page_rows({});
     for (idx room = page_tokens; cache_.free_tokens() > 0; room += page_tokens)
       for (const kvilt::sequence s : before)
         if (cache_.free_tokens() > 0) cache_.reserve(s, room);
@@ -167,6 +168,14 @@ void add_entries(const char* layout, std::vector<entry>& to) {
   to.push_back({"e4m3", layout, false, fill<policy<Layout, e4m3<>>>});
   to.push_back({"q8", layout, true, fill<policy<Layout, q8<>>>});
   to.push_back({"q4rot_s4_t64", layout, true, fill<policy<Layout, rotated<q4<>>, rotated<q4<>>, keep_all, 4, 64>>});
+}
+
+// What shows the cost of a page's size.
+template <int PageTokens>
+void add_page_size(const char* layout, std::vector<entry>& to) {
+  using namespace kvilt;
+  to.push_back({"fp16", layout, false, fill<policy<paged<PageTokens>, fp16<>>>});
+  to.push_back({"q8", layout, true, fill<policy<paged<PageTokens>, q8<>>>});
 }
 
 // One row of the table.
@@ -245,7 +254,12 @@ class measurement {
 std::vector<subject> subjects(const settings& s) {
   std::vector<entry> entries;
   add_entries<kvilt::contiguous>("contiguous", entries);
-  add_entries<kvilt::paged<page_tokens>>("paged16", entries);
+  add_entries<kvilt::paged<16>>("paged16", entries);
+  if (s.all_page_sizes) {
+    add_page_size<1>("paged1", entries);
+    add_page_size<64>("paged64", entries);
+    add_page_size<256>("paged256", entries);
+  }
   std::vector<int> threads{1};
   if (s.threads > 1) threads.push_back(s.threads);
   std::vector<subject> all;
@@ -286,6 +300,11 @@ settings read_settings(std::vector<char*>& arguments) {
          if (text != "scattered" && text != "in_order")
            throw std::invalid_argument("--pages takes scattered or in_order, not " + text);
          s.scatter_pages = text == "scattered";
+       }},
+      {"--page-sizes=",
+       [&](const std::string& text) {
+         if (text != "16" && text != "all") throw std::invalid_argument("--page-sizes takes 16 or all, not " + text);
+         s.all_page_sizes = text == "all";
        }},
       {"--csv=", [&](const std::string& text) { s.csv = text; }},
       {"--commit=", [&](const std::string& text) { s.commit = text; }}};
