@@ -4,12 +4,12 @@
 
 #include <kvilt/kvilt.hpp>
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -36,18 +36,22 @@ template <class Policy>
 inline constexpr bool gives_pages_back =
     Policy::retention_type::slides && !kvilt::fixed_layout<typename Policy::layout_type>;
 
-// How large a cache of this policy has to be for the session.
+inline kvilt::set_shape set_shape_for(const session_shape& s) {
+  return {.sequences = 1, .tokens = s.tokens, .max_length = s.tokens, .max_step = s.max_step};
+}
+
+// Layers of the session's model that keep their tokens by this policy.
 template <class Policy>
-kvilt::cache_shape cache_shape_for(const Policy& policy, const session_shape& s) {
-  const int layers = static_cast<int>(s.layers.size());
-  kvilt::cache_shape shape{.layers = layers, .kv_heads = s.kv_heads, .tokens = s.tokens, .max_step = s.max_step};
+kvilt::layer_group<Policy> group_for(const Policy& policy, const std::vector<int>& layers, const session_shape& s) {
+  kvilt::layer_group<Policy> group{{layers.begin(), layers.end()}, s.kv_heads, policy};
   if constexpr (gives_pages_back<Policy>) {
-    const kvilt::budget whole = kvilt::plan_bytes(policy, shape);
-    const kvilt::idx pages = (whole.bytes_per_sequence - whole.exact_sequence_bytes) / layers / whole.body_page_bytes;
-    shape.max_length = s.tokens;
-    shape.tokens = pages * policy.layout.page_rows({});
+    const kvilt::budget whole = kvilt::plan_bytes(
+        policy,
+        {.layers = 1, .kv_heads = s.kv_heads, .tokens = s.tokens, .max_length = s.tokens, .max_step = s.max_step});
+    const kvilt::idx pages = (whole.bytes_per_sequence - whole.exact_sequence_bytes) / whole.body_page_bytes;
+    group.tokens = pages * policy.layout.page_rows({});
   }
-  return shape;
+  return group;
 }
 
 // What a format's largest code stands for at a scale of 1.
@@ -75,109 +79,135 @@ std::vector<float> scales_for(const Format& format, std::vector<float> ranges) {
 
 // The same view, its page tables elsewhere.
 template <kvilt::memory_space Space, class... Segments>
-auto with_table(const kvilt::view<Space, Segments...>& view, const kvilt::page_id* table, kvilt::idx width) {
+auto with_table(const kvilt::view<Space, Segments...>& view, std::span<const kvilt::page_id> table) {
   std::tuple<Segments...> segments;
   view.each([&]<class Segment>(Segment segment) {
     if constexpr (kvilt::tabled_layout<typename Segment::layout_type>)
-      segment.layout = segment.layout.bind(table, width);
+      segment.layout = segment.layout.bind(table.data(), kvilt::idx(table.size()));
     std::get<Segment>(segments) = segment;
   });
   return std::apply([&](const auto&... s) { return kvilt::make_view<Space>(view.kv_heads(), s...); }, segments);
 }
 
-// One sequence in one cache, whose layers all keep the same tokens.
-template <class Policy, class Attention>
+// One sequence of a model: a group of caches, one for the layers of each policy, behind one handle.
+template <class Attention, class... Policies>
 class cached_session final : public session {
  public:
   // `attention`: of each layer.
-  cached_session(const session_shape& shape, const Policy& policy, std::vector<Attention> attention)
+  cached_session(const session_shape& shape, std::vector<Attention> attention,
+                 const kvilt::layer_group<Policies>&... groups)
       : shape_(shape),
         attention_(std::move(attention)),
-        cache_(cache_shape_for(policy, shape), kvilt::memory<kvilt::memory_space::host>::from(heap_), policy),
-        workspace_(cache_.workspace_bytes(shape.exec, 1)),
-        sequence_(cache_.open()) {
-    const kvilt::idx planned = kvilt::plan_bytes(policy, cache_.shape()).bytes();
+        caches_(set_shape_for(shape), kvilt::memory<kvilt::memory_space::host>::from(heap_), groups...),
+        scales_(shape.layers.size()),
+        workspace_(caches_.workspace_bytes(shape.exec, 1)),
+        sequence_(caches_.open()) {
+    const kvilt::idx planned = kvilt::plan_bytes(set_shape_for(shape), groups...).bytes();
     if (heap_.asked() != planned)
-      throw std::logic_error("the cache took " + std::to_string(heap_.asked()) + " bytes; planned were " +
+      throw std::logic_error("the caches took " + std::to_string(heap_.asked()) + " bytes; planned were " +
                              std::to_string(planned));
-    if constexpr (kvilt::cache<Policy>::has_static_scales) set_scales(policy);
+    each_group([&]<std::size_t G>() { set_scales<G>(std::get<G>(std::tie(groups...)).policy); });
   }
 
   void begin(int tokens, int step_tokens) override {
-    items_.clear();
-    tables_.clear();
+    planned_.clear();
     kvilt::in_chunks(tokens, step_tokens, [&](kvilt::idx first, int count) {
       // NOTE: a step is plain data, so all but the last are ended before any layer has seen them.
-      if (first > 0) cache_.commit(step_);
-      cache_.reserve(sequence_, count);
-      step_ = cache_.begin(shape_.exec, std::span(&sequence_, 1), std::span(&count, 1), workspace_);
-      items_.push_back(step_.items[0]);
-      if constexpr (gives_pages_back<Policy>) keep_table();
+      if (first > 0) caches_.commit(planned_.back().steps);
+      caches_.reserve(sequence_, count);
+      planned_step& p = planned_.emplace_back();
+      p.steps = caches_.begin(shape_.exec, std::span(&sequence_, 1), std::span(&count, 1), workspace_);
+      each_group([&]<std::size_t G>() { keep<G>(p); });
     });
   }
 
   void attend(const kvilt::host& exec, int layer, float* q, const float* k, const float* v, float* out) override {
-    const auto view = cache_.view(layer);
     const kvilt::idx q_row = kvilt::idx(shape_.q_heads) * shape_.head_dim;
     const kvilt::idx kv_row = kvilt::idx(shape_.kv_heads) * shape_.head_dim;
-    for (std::size_t i = 0; i < items_.size(); ++i) {
-      if constexpr (gives_pages_back<Policy>)
-        run(exec, with_table(view, tables_.data() + i * table_width(), kvilt::idx(table_width())), layer, items_[i], q,
-            k, v, out);
-      else
-        run(exec, view, layer, items_[i], q, k, v, out);
-      q += items_[i].new_tokens * q_row, out += items_[i].new_tokens * q_row;
-      k += items_[i].new_tokens * kv_row, v += items_[i].new_tokens * kv_row;
+    const auto group = std::size_t(caches_.shares(layer).front().group);
+    for (const planned_step& p : planned_) {
+      typename set::step_type steps = p.steps;
+      for (std::size_t g = 0; g < group_count; ++g) steps[g].items = &p.items[g];
+      caches_.visit(layer, steps, [&](const auto& view, const kvilt::step& step, const kvilt::head_range&) {
+        const std::vector<kvilt::page_id>& table = p.tables[group];
+        run(exec, table.empty() ? view : with_table(view, table), step, layer, q, k, v, out);
+      });
+      const int tokens = p.items[group].new_tokens;
+      q += tokens * q_row, out += tokens * q_row;
+      k += tokens * kv_row, v += tokens * kv_row;
     }
   }
 
-  void commit() override { cache_.commit(step_); }
-  void cancel() override { cache_.cancel(); }
+  void commit() override { caches_.commit(planned_.back().steps); }
+  void cancel() override { caches_.cancel(); }
 
-  kvilt::idx length() const override { return cache_.length(sequence_); }
+  kvilt::idx length() const override { return caches_.length(sequence_); }
   int max_step() const override { return shape_.max_step; }
 
   void restart() override {
-    cache_.close(sequence_);
-    sequence_ = cache_.open();
+    caches_.close(sequence_);
+    sequence_ = caches_.open();
   }
 
-  kvilt::idx cache_bytes() const override { return heap_.asked() - cache_.bytes().table_bytes; }
+  kvilt::idx cache_bytes() const override { return heap_.asked() - caches_.bytes().table_bytes(); }
 
  private:
+  using set = kvilt::cache_set<Policies...>;
+  static constexpr std::size_t group_count = sizeof...(Policies);
+
+  // What a step needs beyond the next one's beginning: the owner's items and, where windows give pages back, its tables.
+  // Such pages serve later steps while other layers still need them for earlier ones; a page lies elsewhere in each
+  // layer, so nothing is overwritten.
+  struct planned_step {
+    typename set::step_type steps;
+    std::array<kvilt::step_item, group_count> items;
+    std::array<std::vector<kvilt::page_id>, group_count> tables;  // of each [table width], or empty
+  };
+
+  // Calls body.operator()<G>() for each group.
+  template <class Body>
+  static void each_group(Body&& body) {
+    [&]<std::size_t... G>(std::index_sequence<G...>) {
+      (body.template operator()<G>(), ...);
+    }
+    (std::make_index_sequence<group_count>());
+  }
+
+  template <std::size_t G, class Policy>
   void set_scales(const Policy& policy) {
-    for (const layer_attention& layer : shape_.layers)
-      scales_.push_back({scales_for(policy.k, layer.ranges.k), scales_for(policy.v, layer.ranges.v)});
-    for (std::size_t layer = 0; layer < scales_.size(); ++layer)
-      cache_.set_scales(int(layer), scales_[layer].k, scales_[layer].v);
-  }
-
-  std::size_t table_width() const { return std::size_t(cache_.bytes().table_width); }
-
-  // Pages that a window gives back serve later steps while other layers still need them for earlier ones: each step
-  // keeps the page table that it was planned with. A page lies elsewhere in each layer, so nothing is overwritten.
-  void keep_table() {
-    cache_.view(0).each([&](const auto& segment) {
-      if constexpr (kvilt::tabled_layout<decltype(segment.layout)>) {
-        if (tables_.size() == items_.size() * table_width()) return;  // by a segment before
-        for (std::size_t page = 0; page < table_width(); ++page)
-          tables_.push_back(page_of(segment.layout, kvilt::idx(page)));
+    if constexpr (kvilt::cache<Policy>::has_static_scales) {
+      for (int layer = 0; layer < caches_.layers(); ++layer) {
+        const kvilt::layer_share& share = caches_.shares(layer).front();
+        if (std::size_t(share.group) != G) continue;
+        const layer_ranges& ranges = shape_.layers[std::size_t(layer)].ranges;
+        layer_ranges& scales = scales_[std::size_t(layer)];
+        scales = {scales_for(policy.k, ranges.k), scales_for(policy.v, ranges.v)};
+        caches_.template set_scales<int(G)>(share.layer, scales.k, scales.v);
       }
-    });
+    }
   }
-  template <class Layout>
-  kvilt::page_id page_of(const Layout& layout, kvilt::idx page) const {
-    return kvilt::page_id(layout.locate(sequence_.slot, 0, page * layout.page_rows({})).page);
+
+  template <std::size_t G>
+  void keep(planned_step& p) const {
+    p.items[G] = p.steps[G].items[0];
+    if constexpr (gives_pages_back<std::tuple_element_t<G, std::tuple<Policies...>>>)
+      caches_.template view<int(G)>(0).each([&](const auto& segment) {
+        if constexpr (kvilt::tabled_layout<decltype(segment.layout)>) {
+          std::vector<kvilt::page_id>& table = p.tables[G];
+          table.clear();  // all segments with a table have the same
+          const kvilt::idx width = caches_.template group<int(G)>().bytes().table_width;
+          for (kvilt::idx page = 0; page < width; ++page)
+            table.push_back(
+                kvilt::page_id(segment.layout.locate(sequence_.slot, 0, page * segment.layout.page_rows({})).page));
+        }
+      });
   }
 
   template <class View>
-  void run(const kvilt::host& exec, const View& view, int layer, const kvilt::step_item& item, float* q, const float* k,
+  void run(const kvilt::host& exec, const View& view, const kvilt::step& step, int layer, float* q, const float* k,
            const float* v, float* out) {
     const auto q_rows = [&](float* from) { return kvilt::packed_rows(from, shape_.q_heads, shape_.head_dim); };
     const auto kv_rows = [&](const float* from) { return kvilt::packed_rows(from, shape_.kv_heads, shape_.head_dim); };
-    kvilt::step step = step_;
-    step.items = &item;
-    step.q_rows = step.kv_rows = item.new_tokens;
     kvilt::append(exec, view, step, q_rows(q), kv_rows(k), kv_rows(v), shape_.layers[std::size_t(layer)].turn);
     attention_[std::size_t(layer)](exec, view, step, q_rows(q), q_rows(out));
   }
@@ -185,13 +215,11 @@ class cached_session final : public session {
   session_shape shape_;
   std::vector<Attention> attention_;
   counting_heap heap_;
-  kvilt::cache<Policy> cache_;
-  std::vector<layer_ranges> scales_;  // where formats have static ones
+  set caches_;
+  std::vector<layer_ranges> scales_;  // of each layer, where formats have static ones
   std::vector<unsigned char> workspace_;
   kvilt::sequence sequence_;
-  kvilt::step step_;                     // the newest planned
-  std::vector<kvilt::step_item> items_;  // of every planned step
-  std::vector<kvilt::page_id> tables_;   // of each, where windows give pages back: [steps][table width]
+  std::vector<planned_step> planned_;
 };
 
 }  // namespace example

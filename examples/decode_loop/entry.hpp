@@ -1,12 +1,13 @@
 #pragma once
 
+#include "../planner/layer_plan.hpp"
 #include "cached_session.hpp"
-#include "layered_session.hpp"
 #include "policies.hpp"
 
 #include <kvilt/kvilt.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -38,39 +39,52 @@ policy_columns columns_of(const Policy& p) {
           retention_name(p.retention), Policy::exact_sinks, Policy::tail};
 }
 
-// Calls use(policy, shape, layers) for the layers of each window: with the policy that they keep their tokens by.
+// The layers of a session's model that see all of a text, and those that see its last tokens.
+struct layers_by_reach {
+  std::vector<int> global, local;
+  int window = 0;  // of the local ones
+};
+
+inline layers_by_reach split_by_reach(const session_shape& shape) {
+  layers_by_reach split;
+  for (int i = 0; i < static_cast<int>(shape.layers.size()); ++i) {
+    const int window = shape.layers[std::size_t(i)].window;
+    if (window > 0 && split.window > 0 && window != split.window)
+      throw std::invalid_argument("layers see the last " + std::to_string(split.window) + " and the last " +
+                                  std::to_string(window) + " tokens; one window for all local layers is supported");
+    split.window = std::max(split.window, window);
+    (window > 0 ? split.local : split.global).push_back(i);
+  }
+  return split;
+}
+
+// Calls use(group) or use(global, local): layers of a kind with the policy that they keep their tokens by.
 template <class Policy, class Use>
-void for_each_window(const Policy& policy, const session_shape& shape, Use&& use) {
-  const std::vector<layers_of_window> groups = split_by_window(shape);
-  const bool any_global = std::ranges::find(groups, 0, &layers_of_window::window) != groups.end();
-  for (const layers_of_window& group : groups)
-    with_layers_policy(policy, {group.window, any_global}, shape.tokens,
-                       [&](const auto& kept, std::int64_t) { use(kept, only(shape, group), group.layers); });
+auto with_groups(const Policy& policy, const session_shape& shape, Use&& use) {
+  const layers_by_reach split = split_by_reach(shape);
+  if (split.global.empty())
+    return with_layers_policy(policy, {split.window}, shape.tokens,
+                              [&](const auto& kept, std::int64_t) { return use(group_for(kept, split.local, shape)); });
+  const auto global = group_for(policy, split.global, shape);
+  if (split.local.empty()) return use(global);
+  return use(global, group_for(sliding_policy(policy, split.window, shape.tokens), split.local, shape));
 }
 
 template <class Policy>
 session_plan plan_session(const Policy& policy, const session_shape& shape) {
-  session_plan plan;
-  for_each_window(policy, shape, [&](const auto& kept, const session_shape& part, const std::vector<int>&) {
-    const kvilt::budget bytes = kvilt::plan_bytes(kept, cache_shape_for(kept, part));
-    plan.bytes_per_token += bytes.bytes_per_token;
-    plan.kv_bytes += bytes.kv_bytes;
+  return with_groups(policy, shape, [&](const auto&... groups) {
+    const auto bytes = kvilt::plan_bytes(set_shape_for(shape), groups...);
+    return session_plan{bytes.bytes_per_token(), bytes.kv_bytes()};
   });
-  return plan;
 }
 
 template <class Attention, class Policy, class AttentionFor>
 std::unique_ptr<session> open_session(const Policy& policy, const session_shape& shape, AttentionFor attention_for) {
-  std::vector<layered_session::part> parts;
-  for_each_window(policy, shape,
-                  [&]<class Kept>(const Kept& kept, const session_shape& part, const std::vector<int>& layers) {
-                    std::vector<Attention> attention;
-                    for (const layer_attention& layer : part.layers)
-                      attention.push_back(attention_for(layer.turn, part.scale));
-                    parts.push_back({layers, std::make_unique<cached_session<Kept, Attention>>(part, kept, attention)});
-                  });
-  if (parts.size() == 1) return std::move(parts.front().cache);
-  return std::make_unique<layered_session>(std::move(parts));
+  std::vector<Attention> attention;
+  for (const layer_attention& layer : shape.layers) attention.push_back(attention_for(layer.turn, shape.scale));
+  return with_groups(policy, shape, [&]<class... Kept>(const kvilt::layer_group<Kept>&... groups) {
+    return std::unique_ptr<session>(std::make_unique<cached_session<Attention, Kept...>>(shape, attention, groups...));
+  });
 }
 
 // An entry whose attention may depend on the layer's RoPE: `attention_for(const kvilt::rope&, float scale)`.

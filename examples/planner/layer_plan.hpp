@@ -49,6 +49,13 @@ struct sliding {
   }
 };
 
+// The same for layers that see the last `window` tokens of a text: a window wider than the text gets no more room than
+// that fills.
+template <class Policy>
+auto sliding_policy(const Policy& policy, int window, std::int64_t tokens) {
+  return sliding<Policy>::of(policy, static_cast<int>(std::min<std::int64_t>(window, tokens)));
+}
+
 // What layers see of a text: its last `window` tokens, all where that is 0. `beside_global`: other layers of the model
 // see all.
 struct layer_reach {
@@ -57,15 +64,13 @@ struct layer_reach {
 };
 
 // Calls use(policy, window) with what layers of a reach keep: those that see all by the policy itself, others just what
-// they see. A policy's own window is meant for layers that see all; where there are none, the shorter one counts. A
-// window wider than `tokens` is given no more room than they fill.
+// they see. A policy's own window is meant for layers that see all; where there are none, the shorter one counts.
 template <class Policy, class Use>
 auto with_layers_policy(const Policy& policy, layer_reach reach, std::int64_t tokens, Use&& use) {
   std::int64_t own = 0;
   if constexpr (Policy::retention_type::slides) own = policy.retention.width();
   if (reach.window == 0 || (own > 0 && own <= reach.window && !reach.beside_global)) return use(policy, own);
-  return use(sliding<Policy>::of(policy, static_cast<int>(std::min<std::int64_t>(reach.window, tokens))),
-             std::int64_t{reach.window});
+  return use(sliding_policy(policy, reach.window, tokens), std::int64_t{reach.window});
 }
 
 template <class Policy>
