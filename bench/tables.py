@@ -70,8 +70,66 @@ def of_attention(row):
     }
 
 
+def of_reservation(row):
+    held = int(row["held_bytes"]) + int(row["table_bytes"])
+    return {
+        "layout": row["layout"],
+        "held for each, MiB": f"{held / 2**20:.1f}",
+        "of it in use, MiB": f"{int(row['live_bytes']) / 2**20:.1f}",
+        "waste, %": f"{float(row['waste_percent']):.1f}",
+        "conversations in 64 GiB": f"{int(row['in_64_gib']):,}",
+    }
+
+
+def one_by_one(kind):
+    return lambda rows: [kind(row) for row in rows]
+
+
+def spread(rows, left, column, cell):
+    """Rows whose `left` is the same become one; `column` and `cell` say what each adds to it."""
+    lines = []
+    for row in rows:
+        line = next((line for line in lines if left(row).items() <= line.items()), None)
+        if line is None:
+            line = left(row)
+            lines.append(line)
+        line[column(row)] = cell(row)
+    return lines
+
+
+def of_scales(rows):
+    def left(row):
+        words = row["policy"].split("_")
+        kept = "V" if words[0] == "fp16" else "K" if words[-1] == "fp16" else "K and V"
+        return {"8 bits": name("e4m3" if "e4m3" in words else "int8"), "for": kept}
+
+    def column(row):
+        whose = next((word for word in row["policy"].split("_") if word in ("head", "tensor")), "token")
+        return f"scale per {whose}: KL divergence (top-1, %)"
+
+    return spread(rows, left, column, lambda row: f"{divergence(row['kld_mean'])} ({float(row['top1']):.1f})")
+
+
+def of_heads(rows):
+    def left(row):
+        return {"attention": row["attention"], "KV heads": row["kv_heads"], "policy": name(row["policy"])}
+
+    def size(row):
+        mib = int(row["bytes"]) / 2**20
+        return f"{mib:.1f} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"
+
+    return spread(rows, left, lambda row: f"{int(row['tokens']):,} tokens", size)
+
+
 # The files that a table is made of, by how their names begin.
-KINDS = {"host_policies_": of_policy, "host_bands_": of_band, "host_attend": of_attention}
+KINDS = {
+    "host_policies_": one_by_one(of_policy),
+    "host_bands_": one_by_one(of_band),
+    "host_attend": one_by_one(of_attention),
+    "host_scales_": of_scales,
+    "reservations": one_by_one(of_reservation),
+    "heads": of_heads,
+}
 
 
 def chosen(rows, conditions):
@@ -92,7 +150,7 @@ def table(results, words):
     if kind is None:
         raise ValueError(f"it begins with none of {', '.join(KINDS)}")
     with open(results / f"{file}.csv", encoding="utf-8", newline="") as lines:
-        rows = [kind(row) for row in chosen(list(csv.DictReader(lines)), conditions)]
+        rows = kind(chosen(list(csv.DictReader(lines)), conditions))
     lines = [list(rows[0]), *(list(row.values()) for row in rows)]
     heading, *body = ("| " + " | ".join(cells) + " |\n" for cells in lines)
     return heading + "|" + "---|" * len(rows[0]) + "\n" + "".join(body)

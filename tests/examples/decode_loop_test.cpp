@@ -366,7 +366,7 @@ TEST_CASE("decode_loop: a static scale is that of its layer and head, or of the 
   example::session_shape shape = tiny.shape(8);
   const auto heads = static_cast<std::size_t>(shape.kv_heads), q_heads = static_cast<std::size_t>(shape.q_heads);
   const auto dim = static_cast<std::size_t>(shape.head_dim);
-  const auto range = [&](std::size_t layer, std::size_t head) { return float(1 + layer * heads + (head + 1) % heads); };
+  const auto range = [&](std::size_t layer, std::size_t head) { return float(1 + layer * heads + head); };
   for (std::size_t layer = 0; layer < shape.layers.size(); ++layer) {
     shape.layers[layer].ranges = {std::vector<float>(heads, 1), std::vector<float>(heads)};
     for (std::size_t head = 0; head < heads; ++head) shape.layers[layer].ranges.v[head] = range(layer, head);

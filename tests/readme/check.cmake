@@ -42,6 +42,28 @@ if(NOT written STREQUAL expected)
 endif()
 run(0 --check)
 
+# Lines that share what stands on the left become one.
+file(WRITE ${WORK_DIR}/bench/results/heads_tiny.csv
+     "attention,kv_heads,policy,tokens,bytes\n"
+     "multi-head,32,fp16,1024,536870912\n"
+     "multi-query,1,fp16,1024,16777216\n"
+     "multi-head,32,fp16,8192,4294967296\n"
+     "multi-query,1,fp16,8192,134217728\n")
+set(first "<!-- table: heads_tiny -->\n")
+file(WRITE ${readme} "${before}${first}${after}")
+run(0)
+file(READ ${readme} written)
+set(expected "${before}${first}"
+             "| attention | KV heads | policy | 1,024 tokens | 8,192 tokens |\n"
+             "|---|---|---|---|---|\n"
+             "| multi-head | 32 | `fp16` | 512.0 MiB | 4.0 GiB |\n"
+             "| multi-query | 1 | `fp16` | 16.0 MiB | 128.0 MiB |\n"
+             "${after}")
+list(JOIN expected "" expected)
+if(NOT written STREQUAL expected)
+  message(FATAL_ERROR "written:\n${written}expected:\n${expected}")
+endif()
+
 foreach(wrong IN ITEMS "host_bands_none.csv|<!-- table: host_bands_none -->\n<!-- end -->\n"
                        "begins with none of|<!-- table: tiny -->\n<!-- end -->\n"
                        "no column speed|<!-- table: host_bands_tiny speed=1 -->\n<!-- end -->\n"
