@@ -37,7 +37,8 @@ TEXT
   fi
   cat <<'TEXT'
 The options are those of decode_loop: --model FILE.gguf, --prompt, --tokens, --text, --positions, --policy NAME, --list,
---threads, --integer-weights, --decode-at N, --csv FILE, --plot FILE, --generate-only. Once it is built, --help explains each.
+--calibration FILE, --threads, --integer-weights, --decode-at N, --csv FILE, --plot FILE, --generate-only. Once it is built,
+--help explains each.
 TEXT
 }
 

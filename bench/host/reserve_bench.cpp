@@ -136,6 +136,7 @@ void run(const settings& s) {
   for (const int rows : {1, 16, 64, 256})
     report("pages of " + std::to_string(rows), kvilt::paged<>(rows), lengths, out);
   report("contiguous", kvilt::contiguous(), lengths, out);
+  if (!out.flush()) throw std::runtime_error("cannot write " + s.csv);
 }
 
 }  // namespace
