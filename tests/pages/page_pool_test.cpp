@@ -80,3 +80,9 @@ TEST_CASE("page_pool: random takes and gives against a set", "[pages]") {
     }
   }
 }
+
+TEST_CASE("page_pool: a pool of fewer pages than none, or more than ids can name, is refused", "[pages]") {
+  for (const idx pages : {idx(-1), idx(1) << 31, idx(1) << 62})
+    CHECK_THROWS_WITH(page_pool(pages), support::containing("a pool of " + std::to_string(pages) + " pages"));
+  CHECK(page_pool(0).total() == 0);
+}

@@ -241,8 +241,75 @@ TEST_CASE("scaling: what makes no sense is refused by name", "[position]") {
   CHECK_THROWS_WITH(made(llama3_scaling{8, 4, 4}), containing("between 4"));
   const std::vector<float> four(4, 1.0f), three(3, 1.0f), zero(4, 0.0f);
   CHECK_THROWS_WITH(made(longrope_scaling{four, three, 2, 4096, 0}), containing("4 short and 3 long factors; 4"));
-  CHECK_THROWS_WITH(made(longrope_scaling{zero, four, 2, 4096, 0}), containing("pair 0 turns by inf"));
+  CHECK_THROWS_WITH(made(longrope_scaling{zero, four, 2, 4096, 0}), containing("LongRoPE's short factor 0 is 0"));
   CHECK_THROWS_WITH(made(proportional_scaling{1.5}), containing("a share of 1.5"));
   CHECK_THROWS_WITH(made(linear_scaling{2}, 7), containing("over 7 numbers"));
   CHECK_THROWS_WITH(made(linear_scaling{2}, 8, 0), containing("base 0"));
+}
+
+TEST_CASE("scaling: numbers that are not positive and finite are refused, whichever they are", "[position]") {
+  using support::containing;
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  const auto made = [](const auto& scaling, double base = 1e4) { return rope_table(8, base, pairs, scaling); };
+  const std::vector<float> fine(4, 1.0f);
+  for (const double wrong : {inf, -inf, std::nan(""), -1.0, 0.0}) {
+    INFO(wrong);
+    const std::string stretched = "RoPE is stretched by a factor of ", trained = "RoPE was trained over ";
+    CHECK_THROWS_WITH(made(linear_scaling{wrong}), containing(stretched));
+    CHECK_THROWS_WITH(made(ntk_scaling{wrong}), containing(stretched));
+    CHECK_THROWS_WITH(made(dynamic_ntk_scaling{wrong, 4096, 0}), containing(stretched));
+    CHECK_THROWS_WITH(made(yarn_scaling{wrong, 4096}), containing(stretched));
+    CHECK_THROWS_WITH(made(llama3_scaling{wrong}), containing(stretched));
+    CHECK_THROWS_WITH(made(longrope_scaling{fine, fine, wrong, 4096, 0}), containing(stretched));
+    CHECK_THROWS_WITH(made(proportional_scaling{1, wrong}), containing(stretched));
+    CHECK_THROWS_WITH(yarn_magnitude(wrong), containing(stretched));
+    CHECK_THROWS_WITH(made(dynamic_ntk_scaling{2, wrong, 0}), containing(trained));
+    CHECK_THROWS_WITH(made(yarn_scaling{2, wrong}), containing(trained));
+    CHECK_THROWS_WITH(made(llama3_scaling{2, 1, 4, wrong}), containing(trained));
+    CHECK_THROWS_WITH(made(longrope_scaling{fine, fine, 2, wrong, 0}), containing(trained));
+    CHECK_THROWS_WITH(made(yarn_scaling{2, 4096, wrong, 1}), containing("YaRN keeps pairs of "));
+    CHECK_THROWS_WITH(made(yarn_scaling{2, 4096, 32, wrong}), containing("YaRN keeps pairs of 32"));
+    CHECK_THROWS_WITH(made(llama3_scaling{2, wrong, 4}), containing("Llama 3's RoPE interpolates"));
+    CHECK_THROWS_WITH(made(llama3_scaling{2, 1, wrong}), containing("Llama 3's RoPE interpolates"));
+    CHECK_THROWS_WITH(made(linear_scaling{2}, wrong), containing("RoPE with base "));
+    CHECK_THROWS_WITH(rope_table(8, wrong, pairs), containing("RoPE with base "));
+    std::vector<float> factors = fine;
+    factors[3] = float(wrong);
+    CHECK_THROWS_WITH(rope_table(8, 1e4, pairs, factors), containing("RoPE's factor 3 is "));
+    CHECK_THROWS_WITH(made(longrope_scaling{factors, fine, 2, 4096, 0}), containing("LongRoPE's short factor 3"));
+    CHECK_THROWS_WITH(made(longrope_scaling{fine, factors, 2, 4096, 0}), containing("LongRoPE's long factor 3"));
+    // 0 is a length, a weight, a share, and asks for the paper's magnitude.
+    const auto refuses = [&](auto make, const std::string& text) {
+      if (wrong == 0)
+        CHECK_NOTHROW(make());
+      else
+        CHECK_THROWS_WITH(make(), containing(text));
+    };
+    refuses([&] { return made(dynamic_ntk_scaling{2, 4096, wrong}); }, "RoPE is made for a text of ");
+    refuses([&] { return made(longrope_scaling{fine, fine, 2, 4096, wrong}); }, "RoPE is made for a text of ");
+    refuses([&] { return made(longrope_scaling{fine, fine, 2, 4096, 0, wrong}); }, "RoPE multiplies what it turns by ");
+    yarn_scaling yarn{2, 4096};
+    yarn.attention_factor = wrong;
+    refuses([&] { return made(yarn); }, "RoPE multiplies what it turns by ");
+    refuses([&] { return yarn_magnitude(2, wrong); }, "YaRN's magnitude has a weight of ");
+    refuses([&] { return made(proportional_scaling{wrong}); }, "a share of ");
+  }
+  // Finite parts of what is not.
+  CHECK_THROWS_WITH(made(ntk_scaling{1e308}), containing("stretched by a factor of 1e+308 is not finite"));
+  CHECK_THROWS_WITH(made(dynamic_ntk_scaling{1e200, 2, 1e200}), containing("is not finite"));
+}
+
+TEST_CASE("scaling: a magnitude of a user's own is held to what rows can bear", "[position]") {
+  struct loud : stranger {
+    double magnitude() const { return factor; }
+    double factor = 0;
+  };
+  loud scaling;
+  for (const double wrong : {0.0, -1.0, 1e300, 1e-300, std::nan(""), HUGE_VAL}) {
+    scaling.factor = wrong;
+    CHECK_THROWS_WITH(rope_table(8, 1e4, pairs, scaling), support::containing("RoPE multiplies what it turns by "));
+  }
+  scaling.factor = 1.25;
+  const rope_table table(8, 1e4, pairs, scaling);
+  CHECK(rope(table).magnitude == 1.25f);
 }

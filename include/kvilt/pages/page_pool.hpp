@@ -11,8 +11,8 @@ namespace kvilt::inline KVILT_ABI {
 /// O(1) each; free + used = total at all times.
 class page_pool {
  public:
-  /// Pages 0 to `pages` - 1, handed out from 0 up.
-  explicit page_pool(idx pages) : used_(std::size_t(pages), false) {
+  /// Pages 0 to `pages` - 1, handed out from 0 up. Throws `invalid_argument` for what no id can name.
+  explicit page_pool(idx pages) : used_(std::size_t(checked(pages)), false) {
     free_.reserve(std::size_t(pages));
     for (idx p = pages; p-- > 0;) free_.push_back(page_id(p));
   }
@@ -39,6 +39,11 @@ class page_pool {
   }
 
  private:
+  static idx checked(idx pages) {
+    detail::expects(pages >= 0 && pages < idx(1) << 31, "a pool of ", pages, " pages; 0 to 2^31 - 1 are supported");
+    return pages;
+  }
+
   std::vector<page_id> free_;
   std::vector<bool> used_;
 };

@@ -11,6 +11,15 @@
 
 namespace kvilt::inline KVILT_ABI {
 
+namespace detail {
+
+inline void check_magnitude(double magnitude) {
+  expects(magnitude >= 0x1p-126 && magnitude <= 0x1p127, "RoPE multiplies what it turns by ", magnitude,
+          "; a positive, finite number is needed");
+}
+
+}  // namespace detail
+
 /// Which numbers of a row turn together.
 enum class rope_pairs : unsigned char {
   half_split,  // (i, i + dims / 2): GPT-NeoX, Hugging Face's Llama
@@ -95,14 +104,16 @@ concept rope_scaling = requires(const S s, rope_basis b, int pair) {
 class rope_table {
  public:
   /// theta_i = base^(-2i / dims) / factor_i radians per token, i < dims / 2; `factors` empty: 1 (Llama 3's GGUF files
-  /// carry them as `rope_freqs.weight`). Throws `invalid_argument` where dims is odd, base or a factor not above 0.
+  /// carry them as `rope_freqs.weight`). Throws `invalid_argument` where dims is odd, base or a factor not above 0, or
+  /// one of them not finite.
   rope_table(int dims, double base, rope_pairs pairs, std::span<const float> factors = {}) : pairs_(pairs) {
     const rope_basis basis = checked(dims, base);
     detail::expects(factors.empty() || int(factors.size()) == dims / 2, "RoPE over ", dims, " numbers has ",
                     factors.size(), " factors; ", dims / 2, " or none are needed");
     for (int i = 0; i < dims / 2; ++i) {
       const double factor = factors.empty() ? 1.0 : double(factors[std::size_t(i)]);
-      detail::expects(factor > 0, "RoPE's factor ", i, " is ", factor, "; a positive one is needed");
+      detail::expects(factor > 0 && factor < HUGE_VAL, "RoPE's factor ", i, " is ", factor,
+                      "; a positive one is needed");
       add(basis.theta(i) / factor);
     }
   }
@@ -113,7 +124,10 @@ class rope_table {
     const rope_basis basis = checked(dims, base);
     if constexpr (requires { scaling.check(basis); }) scaling.check(basis);
     for (int i = 0; i < dims / 2; ++i) add(scaling.theta(basis, i));
-    if constexpr (requires { scaling.magnitude(); }) magnitude_ = float(scaling.magnitude());
+    if constexpr (requires { scaling.magnitude(); }) {
+      detail::check_magnitude(scaling.magnitude());
+      magnitude_ = float(scaling.magnitude());
+    }
   }
 
   operator rope() const& { return {turns_.data(), 2 * int(turns_.size()), pairs_, magnitude_}; }
@@ -122,7 +136,7 @@ class rope_table {
  private:
   static rope_basis checked(int dims, double base) {
     detail::expects(dims >= 0 && dims % 2 == 0, "RoPE over ", dims, " numbers; an even count is needed");
-    detail::expects(base > 0, "RoPE with base ", base, "; a positive one is needed");
+    detail::expects(base > 0 && base < HUGE_VAL, "RoPE with base ", base, "; a positive, finite one is needed");
     return {dims, base};
   }
 

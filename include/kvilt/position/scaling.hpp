@@ -9,17 +9,25 @@ namespace kvilt::inline KVILT_ABI {
 namespace detail {
 
 inline void check_stretch(double factor) {
-  expects(factor >= 1, "RoPE is stretched by a factor of ", factor, "; 1 or more is needed");
+  expects(factor >= 1 && factor < HUGE_VAL, "RoPE is stretched by a factor of ", factor,
+          "; a finite one of 1 or more is needed");
 }
 inline void check_trained(double trained) {
-  expects(trained > 1, "RoPE was trained over ", trained, " tokens; more than 1 are needed");
+  expects(trained > 1 && trained < HUGE_VAL, "RoPE was trained over ", trained,
+          " tokens; more than 1 and a finite number are needed");
+}
+inline void check_length(double length) {
+  expects(length >= 0 && length < HUGE_VAL, "RoPE is made for a text of ", length,
+          " tokens; 0 or a positive, finite number is needed");
 }
 /// The base under which the slowest pair turns `factor` times slower, and the fastest as before.
 inline rope_basis stretched_base(rope_basis b, double factor) {
   return {b.dims, b.base * std::pow(factor, double(b.dims) / (b.dims - 2))};
 }
-inline void check_base_stretch(rope_basis b) {
+inline void check_base_stretch(rope_basis b, double factor) {
   expects(b.dims == 0 || b.dims > 2, "RoPE over ", b.dims, " numbers has no base to stretch; more than 2 are needed");
+  expects(b.dims == 0 || stretched_base(b, factor).base < HUGE_VAL, "RoPE's base ", b.base,
+          " stretched by a factor of ", factor, " is not finite");
 }
 
 }  // namespace detail
@@ -41,7 +49,7 @@ struct ntk_scaling {
   double theta(rope_basis b, int pair) const { return detail::stretched_base(b, factor).theta(pair); }
   void check(rope_basis b) const {
     detail::check_stretch(factor);
-    detail::check_base_stretch(b);
+    detail::check_base_stretch(b, factor);
   }
 };
 
@@ -55,17 +63,25 @@ struct dynamic_ntk_scaling {
 
   double theta(rope_basis b, int pair) const {
     if (length <= trained) return b.theta(pair);
-    return detail::stretched_base(b, factor * length / trained - (factor - 1)).theta(pair);
+    return detail::stretched_base(b, grown()).theta(pair);
   }
   void check(rope_basis b) const {
     detail::check_stretch(factor);
     detail::check_trained(trained);
-    detail::check_base_stretch(b);
+    detail::check_length(length);
+    detail::check_base_stretch(b, grown());
   }
+
+ private:
+  /// The factor of a text that is longer than the trained ones.
+  double grown() const { return length <= trained ? 1 : factor * length / trained - (factor - 1); }
 };
 
-/// 0.1 weight ln(factor) + 1, by which YaRN multiplies turned rows.
+/// 0.1 weight ln(factor) + 1, by which YaRN multiplies turned rows. Throws `invalid_argument`.
 inline double yarn_magnitude(double factor, double weight = 1) {
+  detail::check_stretch(factor);
+  detail::expects(weight >= 0 && weight < HUGE_VAL, "YaRN's magnitude has a weight of ", weight,
+                  "; 0 or a positive, finite one is needed");
   return 0.1 * weight * std::log(factor) + 1;
 }
 
@@ -90,8 +106,8 @@ struct yarn_scaling {
   void check(rope_basis b) const {
     detail::check_stretch(factor);
     detail::check_trained(trained);
-    detail::expects(fast > slow && slow > 0, "YaRN keeps pairs of ", fast, " turns and interpolates those of ", slow,
-                    "; the first must be more, both positive");
+    detail::expects(fast > slow && slow > 0 && fast < HUGE_VAL, "YaRN keeps pairs of ", fast,
+                    " turns and interpolates those of ", slow, "; the first must be more, both positive and finite");
     detail::expects(b.base > 1, "YaRN with base ", b.base, "; one above 1 is needed");
   }
 
@@ -119,8 +135,8 @@ struct llama3_scaling {
   void check(rope_basis) const {
     detail::check_stretch(factor);
     detail::check_trained(trained);
-    detail::expects(high > low && low > 0, "Llama 3's RoPE interpolates between ", low, " and ", high,
-                    " turns; the second must be more, both positive");
+    detail::expects(high > low && low > 0 && high < HUGE_VAL, "Llama 3's RoPE interpolates between ", low, " and ",
+                    high, " turns; the second must be more, both positive and finite");
   }
 };
 
@@ -146,6 +162,16 @@ struct longrope_scaling {
     detail::expects(short_factors.size() == pairs && long_factors.size() == pairs, "LongRoPE over ", b.dims,
                     " numbers has ", short_factors.size(), " short and ", long_factors.size(), " long factors; ", pairs,
                     " each are needed");
+    detail::check_length(length);
+    check_factors("short", short_factors);
+    check_factors("long", long_factors);
+  }
+
+ private:
+  static void check_factors(const char* which, std::span<const float> factors) {
+    for (std::size_t i = 0; i < factors.size(); ++i)
+      detail::expects(factors[i] > 0 && factors[i] < HUGE_VALF, "LongRoPE's ", which, " factor ", i, " is ", factors[i],
+                      "; a positive, finite one is needed");
   }
 };
 
