@@ -2,6 +2,7 @@
 #include "support/tensors.hpp"
 
 #include <kvilt/core/thread_pool.hpp>
+#include <kvilt/kvilt.hpp>
 
 namespace {
 
@@ -200,6 +201,31 @@ TEST_CASE("attend: what does not fit is refused by name", "[attention]") {
   CHECK_THROWS_WITH(run(q.rows(), a.out.rows(), cramped), containing("the step's workspace leaves 100 bytes"));
   CHECK(same_bits(a.lse, before));
   for (float x : a.out.data) CHECK(x == 0.0f);
+}
+
+TEST_CASE("attend: a variant or a scale that says nothing is refused by name", "[attention]") {
+  const text t(5, 2, 16, 8);
+  const tensor<float> q = random_tensor(9, 5, 4, 16);
+  const planned_step s(host(), {5}, {0}, {5}, 16, 8);
+  answer<> a(5, 4, 8);
+  const auto refuses = [&](const auto& of, const std::string& what) {
+    CHECK_THROWS_AS(of(host(), t.view(), s, q.rows(), a.out.rows(), a.lse_rows()), invalid_argument);
+    CHECK_THROWS_WITH(of(host(), t.view(), s, q.rows(), a.out.rows(), a.lse_rows()), containing(what));
+  };
+  refuses(attention{alibi{}}, "the list of ALiBi's slopes is null");
+  refuses(attention{compose(causal{}, alibi{})}, "the list of ALiBi's slopes is null");
+  refuses(attention{compose(causal{}, sink_logit{})}, "the list of the sink's logits is null");
+  refuses(attention{compose(tree_mask{}, soft_cap{1})}, "the list of a tree's ancestors is null");
+  const std::uint64_t tree[5] = {};
+  refuses(attention{tree_mask{tree, 0}}, "a tree's tokens have 0 words");
+  refuses(attention{tree_mask{tree, 1, -5}}, "sequences are -5 apart");
+  for (const idx width : {0, -3})
+    refuses(attention{causal_window{width}}, "a window of " + std::to_string(width) + " tokens; at least 1");
+  for (const float wrong : {-1.0f, -minus_inf, std::nanf("")}) {
+    refuses(attention{compose(causal{}, soft_cap{wrong})}, "scores are capped at ");
+    if (wrong != -1) refuses(attention{causal{}, wrong}, "scores are scaled by ");
+  }
+  for (const float x : a.out.data) REQUIRE(x == 0.0f);
 }
 
 TEST_CASE("attend: over a window no query may be older than the step's tokens", "[attention]") {

@@ -188,6 +188,12 @@ TEST_CASE("append: what does not fit is refused, and nothing is written", "[cach
     CHECK_THROWS_WITH(append(host(), c.view(), s, k.rows(), v.rows(), beyond),
                       containing("RoPE over 16 numbers from number " + std::to_string(first) + " on of rows of 16"));
   }
+  for (const float magnitude : {0.0f, -1.0f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    rope loud = good;
+    loud.magnitude = magnitude;
+    CHECK_THROWS_WITH(append(host(), c.view(), s, k.rows(), v.rows(), loud),
+                      containing("RoPE multiplies what it turns by "));
+  }
   CHECK_THROWS_WITH(run(k.rows(), v.rows(), cramped, good, q.rows()),
                     containing("the step's workspace leaves 100 bytes"));
   CHECK_THROWS_WITH(rotate_queries(host(), cramped, q.rows(), 16, good),

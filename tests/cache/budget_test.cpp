@@ -2,7 +2,9 @@
 
 #include <kvilt/kvilt.hpp>
 
+#include <limits>
 #include <new>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -226,13 +228,80 @@ TEST_CASE("budget: shapes that cannot be are refused by name", "[cache]") {
   refuses([](cache_shape& s) { s.max_length = -7; }, "max_length -7");
   refuses([](cache_shape& s) { s.tokens = idx(1) << 31; }, "2147483648");
   refuses([](cache_shape& s) { s.max_step = 0; }, "max_step is 0");
-  const std::string absurd = "is beyond 64 bits";
+  const std::string absurd = "is beyond 2^56 bytes";
   refuses(
       [](cache_shape& s) {
         s.layers = s.kv_heads = std::numeric_limits<int>::max(), s.tokens = std::numeric_limits<int>::max();
       },
       absurd.c_str());
   refuses([](cache_shape& s) { s.layers = 1 << 20, s.kv_heads = 1 << 20, s.sequences = 1 << 20; }, absurd.c_str());
+}
+
+TEST_CASE("budget: what no memory holds is refused by name, whichever number makes it so", "[cache]") {
+  constexpr int most = std::numeric_limits<int>::max();
+  // Each policy as every shape makes it: a size is what the numbers say, or it is refused.
+  const auto check = [](const auto& p, const cache_shape& s) {
+    INFO(name_of(p) << ": " << s.layers << " layers, " << s.kv_heads << " heads, " << s.sequences << " sequences, "
+                    << s.tokens << " tokens, longest " << s.max_length << ", steps of " << s.max_step);
+    const double row_bytes = double(p.k.dim() + p.v.dim()) / 4;  // no format has fewer
+    try {
+      const budget b = plan_bytes(p, s);
+      CHECK(double(b.body_page_bytes) >= row_bytes * s.kv_heads);
+      CHECK(double(b.kv_bytes) * 1.001 >= double(b.body_pages) * double(b.body_page_bytes) * s.layers);
+      CHECK(double(b.table_bytes) == 4.0 * s.sequences * double(b.table_width));
+      CHECK((b.exact_sequence_bytes >= 0 && b.bytes_per_sequence >= b.body_page_bytes));
+      CHECK(larger(b.bytes(), b.bytes_per_sequence) < idx(1) << 56);
+    } catch (const invalid_argument& e) {
+      const std::string what = e.what();
+      CHECK((what.find("is beyond 2^56 bytes") != what.npos || what.find("fewer than 2^31") != what.npos ||
+             what.find("must be below 2^31") != what.npos));
+    }
+  };
+  for (const int layers : {1, 80, most})
+    for (const int heads : {1, 128, most})
+      for (const int sequences : {1, 1 << 20, most})
+        for (const idx tokens : {idx(0), idx(1), idx(most), idx(1) << 62, std::numeric_limits<idx>::max()})
+          for (const idx longest : {idx(0), idx(1), idx(most), std::numeric_limits<idx>::max()})
+            for (const int step : {1, 1 << 16, most}) {
+              const cache_shape s{layers, heads, sequences, tokens, longest, step};
+              check(policy<contiguous, fp32<>>(128), s);
+              check(policy<paged<>, q4<>>(128, {}, paged<>(most)), s);
+              check(policy<paged<1>, fp16<>>(1 << 16), s);
+              check(policy<paged<16>, q8<>, q4<>, keep_all, 4, 64>(128), s);
+              check(policy<contiguous, q4_channel<>, q2<>, keep_all, 0, 64>(128), s);
+              check(ring<q8<>>(64, window<>(4096)), s);
+              check(policy<paged<16>, fp16<>, fp16<>, window<>>(64, window<>(most)), s);
+            }
+}
+
+TEST_CASE("budget: what makes a shape too large is named", "[cache]") {
+  constexpr int most = std::numeric_limits<int>::max();
+  const auto refuses = [](const auto& p, const cache_shape& s, const std::string& text) {
+    CHECK_THROWS_WITH(plan_bytes(p, s), support::containing(text));
+  };
+  const policy<paged<>, fp16<>> wide(64, {}, paged<>(most));
+  const cache_shape one{.layers = 1, .kv_heads = 1 << 20, .sequences = 1 << 10, .tokens = 1};
+  refuses(wide, one, "1048576 KV heads, 1024 sequences and 1 tokens, the longest of 1, is beyond 2^56 bytes");
+  refuses(policy<contiguous, fp16<>>(64),
+          {.layers = 1, .kv_heads = 1, .sequences = most, .tokens = 1, .max_length = most},
+          "2147483647 sequences and 1 tokens, the longest of 2147483647, is beyond 2^56 bytes");
+  refuses(policy<paged<1>, fp16<>>(64),
+          {.layers = 1, .kv_heads = 1, .sequences = most, .tokens = 1, .max_length = most},
+          "is beyond 2^56 bytes");  // its tables alone
+  refuses(policy<paged<16>, q8<>, q8<>, keep_all, 0, 64>(64),
+          {.layers = 1, .kv_heads = 1, .tokens = 1, .max_step = most},
+          "a tail that takes steps of 2147483647 tokens has 4294967357 slots; fewer than 2^31 are supported");
+  refuses(ring<q8<>>(64, window<>(2)), {.layers = 1, .kv_heads = 1, .tokens = 1, .max_step = most},
+          "a sequence needs 2147483648 slots");
+  const cache_shape small{.layers = 1, .kv_heads = 1, .tokens = 16};
+  for (const int dim : {(1 << 16) + 8, 1 << 30, most - 7}) {
+    const std::string rows = "rows have " + std::to_string(dim) + " numbers; up to 65536 are supported";
+    refuses(policy<contiguous, fp32<>>(dim), small, "K " + rows);
+    refuses(policy<contiguous, fp16<>, q4<>>(fp16<>(64), q4<>(dim)), small, "V " + rows);
+  }
+  using joined = concat<fp16<>, fp16<>>;
+  const policy<contiguous, joined, fp16<>> parts(joined(fp16<>(1 << 30), fp16<>(1 << 30)), fp16<>(64));
+  refuses(parts, small, "K rows have 1073741824 numbers");
 }
 
 TEST_CASE("budget: policies that cannot be are refused by name", "[cache]") {

@@ -2,9 +2,10 @@
 
 #include "support/catch.hpp"
 
-#include <kvilt/cache/foreign.hpp>
+#include <kvilt/kvilt.hpp>
 
 #include <functional>
+#include <limits>
 
 namespace {
 
@@ -266,9 +267,9 @@ TEST_CASE("foreign: TensorRT-LLM's interleaved layers", "[cache]") {
     };
     holds(m, wrap_tensorrt_llm(m.first.data(), fp16<>(k_dim), shape, {table().data(), width}, layers, layer));
   }
-  std::uint16_t pool = 0;
+  std::uint16_t* const pool = some_pool();
   for (const int layer : {-1, 3})
-    CHECK_THROWS_WITH(wrap_tensorrt_llm(&pool, fp16<>(k_dim), shape, {table().data(), width}, 3, layer),
+    CHECK_THROWS_WITH(wrap_tensorrt_llm(pool, fp16<>(k_dim), shape, {table().data(), width}, 3, layer),
                       containing("layer " + std::to_string(layer) + "; the pool has layers 0 to 2"));
 }
 
@@ -302,13 +303,17 @@ TEST_CASE("foreign: llama.cpp's cells, of one sequence and of all", "[cache]") {
                     containing("a cell of 2 rows"));
 }
 
+// As large as any that is made of it here; none reads it.
+static std::uint16_t* some_pool() {
+  static std::vector<std::uint16_t> memory(std::size_t(1) << 15);
+  return memory.data();
+}
+
 TEST_CASE("foreign: what an engine's memory cannot hold is refused", "[cache]") {
-  std::vector<std::uint16_t> memory(std::size_t(1) << 15);
-  std::uint16_t* const pool = memory.data();
+  std::uint16_t* const pool = some_pool();
   const page_table of{table().data(), width};
-  CHECK_THROWS_WITH(
-      wrap_vllm_stacked(pool, q8<>(k_dim), shape, of),
-      containing("rows of q8 and q8 have 2 and 2 bytes of params; an engine's pool has no place for them"));
+  CHECK_THROWS_WITH(wrap_vllm_stacked(pool, q8<>(k_dim), shape, of),
+                    containing("K and V rows of q8 have 2 bytes of params; an engine's pool has no place for them"));
   for (const pool_shape wrong : {pool_shape{0, 1, 1}, pool_shape{1, 0, 1}, pool_shape{1, 1, 0}, pool_shape{1, -4, 1}})
     CHECK_THROWS_WITH(wrap_vllm_joined(pool, fp16<>(k_dim), fp16<>(k_dim), wrong, of),
                       containing("at least 1 of each"));
@@ -321,9 +326,84 @@ TEST_CASE("foreign: what an engine's memory cannot hold is refused", "[cache]") 
                     containing("pages of 640 bytes are 639 bytes apart"));
 }
 
+TEST_CASE("foreign: tables that are not there are refused, whichever engine's", "[cache]") {
+  std::uint16_t* const pool = some_pool();
+  const fp16<> f(k_dim);
+  const int begins[] = {0, 0, 0, 0};
+  const auto refuse = [&](page_table of, pool_shape s, const std::string& text) {
+    CHECK_THROWS_WITH(wrap_vllm_stacked(pool, f, s, of), containing(text));
+    CHECK_THROWS_WITH(wrap_vllm_paired(pool, f, s, of), containing(text));
+    CHECK_THROWS_WITH(wrap_vllm_joined(pool, f, f, s, of), containing(text));
+    CHECK_THROWS_WITH(wrap_flash_attention(pool, pool, f, f, s, of), containing(text));
+    CHECK_THROWS_WITH(wrap_tensorrt_llm(pool, f, s, of, 2, 1), containing(text));
+    s.page_rows = 1;
+    CHECK_THROWS_WITH(wrap_llama_cpp(pool, pool, f, f, s, of), containing(text));
+  };
+  refuse({nullptr, width}, shape, "a page table of 4 pages a sequence is null");
+  refuse({table().data(), -1}, shape, "a page table is -1 pages wide");
+  refuse({table().data(), idx(1) << 40}, shape, "a page table is 1099511627776 pages wide");
+  const std::string nowhere = "the list that says where each sequence's pages begin is null";
+  CHECK_THROWS_WITH(wrap_flashinfer(pool, f, shape, table().data(), nullptr), containing(nowhere));
+  CHECK_THROWS_WITH(wrap_flashinfer(pool, pool, f, f, shape, table().data(), nullptr), containing(nowhere));
+  // A batch of no tokens has no pages to name.
+  const auto idle = wrap_flashinfer(pool, f, shape, nullptr, begins);
+  answer<> a(2, heads, k_dim);
+  const tensor<float> rows = random_tensor(1, 2, heads, k_dim);
+  CHECK_NOTHROW(attention{causal{}}(host(), idle, planned_step(host(), {0, 0}, {0, 0}, {1, 1}, k_dim, k_dim),
+                                    rows.rows(), a.out.rows()));
+  const int one_page[] = {0, 1};
+  const planned_step s(host(), {0}, {2}, {}, k_dim, k_dim);
+  const auto lost = wrap_flashinfer(pool, f, shape, nullptr, one_page);
+  CHECK_THROWS_WITH(append(host(), lost, s, rows.rows(), rows.rows()), containing("page table of a view is null"));
+  CHECK_THROWS_WITH(attention{causal{}}(host(), lost, s, rows.rows(), a.out.rows()), containing("is null"));
+}
+
+TEST_CASE("foreign: numbers that no memory has are refused before they are multiplied", "[cache]") {
+  std::uint16_t* const pool = some_pool();
+  constexpr int most = std::numeric_limits<int>::max();
+  const page_table of{table().data(), width};
+  const pool_shape vast{most, most, most};
+  const fp16<> f(k_dim);
+  const std::string beyond = "a pool of 2147483647 pages of 2147483647 rows of 2147483647 heads is beyond 2^56 bytes";
+  CHECK_THROWS_WITH(wrap_vllm_stacked(pool, f, vast, of), containing(beyond));
+  CHECK_THROWS_WITH(wrap_vllm_paired(pool, f, vast, of), containing(beyond));
+  CHECK_THROWS_WITH(wrap_vllm_joined(pool, f, f, vast, of), containing(beyond));
+  CHECK_THROWS_WITH(wrap_flash_attention(pool, pool, f, f, vast), containing(beyond));
+  CHECK_THROWS_WITH(wrap_llama_cpp(pool, pool, f, f, vast), containing(beyond));
+  CHECK_THROWS_WITH(wrap_flashinfer(pool, f, vast, table().data(), &most), containing(beyond));
+  CHECK_THROWS_WITH(wrap_tensorrt_llm(pool, f, {1 << 20, 1 << 10, 1 << 10}, of, most, most - 1),
+                    containing("bytes apart"));
+  CHECK_THROWS_WITH(wrap_vllm_paired(pool, f, shape, of, page_axes::nhd, idx(1) << 61), containing("bytes apart"));
+  for (const int dim : {-16, 0, 20, most - 7, 1 << 30}) {
+    const std::string rows = " rows have " + std::to_string(dim) + " numbers";
+    CHECK_THROWS_WITH(wrap_vllm_stacked(pool, fp16<>(dim), shape, of), containing("K and V" + rows));
+    CHECK_THROWS_WITH(wrap_vllm_joined(pool, f, fp32<>(dim), shape, of), containing("V" + rows));
+    CHECK_THROWS_WITH(wrap_flash_attention(pool, pool, fp32<>(dim), f, shape), containing("K" + rows));
+  }
+}
+
+TEST_CASE("foreign: a sequence beyond a pool without a table is refused by every verb", "[cache]") {
+  std::vector<std::uint16_t> k = poisoned(3 * 5 * heads * k_dim), v = k, kept = k;
+  const auto view = wrap_flash_attention(k.data(), v.data(), fp16<>(k_dim), fp16<>(k_dim), {2, 5, heads});
+  const tensor<float> rows = random_tensor(1, 2, heads, k_dim);
+  answer<> a(2, heads, k_dim);
+  const planned_step s(host(), {0, 0, 0}, {0, 0, 2}, {}, k_dim, k_dim),
+      inside(host(), {0, 0}, {0, 2}, {}, k_dim, k_dim);
+  const std::string text = "sequence 2 of 2 tokens is on page 2; the pool has pages 0 to 1";
+  CHECK_THROWS_WITH(append(host(), view, s, rows.rows(), rows.rows()), containing(text));
+  CHECK_THROWS_WITH(attention{causal{}}(host(), view, s, rows.rows(), a.out.rows()), containing(text));
+  CHECK_THROWS_WITH(largest_key_norm(view, s), containing(text));
+  const std::vector<int> nodes = {0}, accepted = {0, 0, 1};
+  CHECK_THROWS_WITH(keep_path(host(), view, s, nodes, accepted), containing(text));
+  std::vector<unsigned char> workspace(workspace_bytes(host(), 0, k_dim, k_dim));
+  const row_copy copy{2, {2, 2, 2, 2}, 0, {2, 2, 2, 2}, {0, 2}};
+  CHECK_THROWS_WITH(copy_rows(host(), view, view, {&copy, 1}, workspace), containing(text));
+  CHECK((k == kept && v == kept));
+  CHECK_NOTHROW(append(host(), view, inside, rows.rows(), rows.rows()));
+}
+
 TEST_CASE("foreign: a view of device memory is a device view", "[cache]") {
-  std::vector<std::uint16_t> memory(std::size_t(1) << 15);
-  std::uint16_t* const pool = memory.data();
+  std::uint16_t* const pool = some_pool();
   const auto view = wrap_vllm_stacked<memory_space::device>(pool, bf16<>(k_dim), shape, {table().data(), width});
   STATIC_REQUIRE(decltype(view)::space == memory_space::device);
   STATIC_REQUIRE(!host_view<std::remove_const_t<decltype(view)>>);

@@ -2,6 +2,8 @@
 
 #include <kvilt/cache/step.hpp>
 
+#include <limits>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -76,5 +78,56 @@ TEST_CASE("step: a batch that cannot be is refused by name", "[cache]") {
         p.queries = {1, 0}, p.positions = {1};
       },
       "sequence 4 has positions for RoPE, 3 new tokens and 1 queries");
+  const idx longest = (idx(1) << 31) - 1;
+  refuses([&](plan_of& p) { p.before[0] = longest - 2; },
+          "sequence 4 has length 2147483645 and 3 new tokens; fewer than");
+  refuses([&](plan_of& p) { p.before[0] = idx(1) << 62; }, "sequence 4 has length 4611686018427387904");
+  plan_of fits = two();
+  fits.before[0] = longest - 3;
+  CHECK(fits().items[0].n.after == longest);
   refuses([](plan_of& p) { p.workspace.resize(100); }, "a workspace of 100 bytes; a step of 2 sequences needs more");
+}
+
+TEST_CASE("step: a sequence to which two items append is refused", "[cache]") {
+  const auto of = [](std::vector<int> sequences, std::vector<int> new_tokens) {
+    plan_of p;
+    p.before.assign(sequences.size(), 9), p.queries.assign(sequences.size(), 1);
+    p.sequences = std::move(sequences), p.new_tokens = std::move(new_tokens);
+    p.workspace.resize(workspace_bytes(host(), int(p.sequences.size()), 64, 64));
+    return p;
+  };
+  // Numbers near and far, in every order: beyond one range of marks too.
+  for (const int far : {1, 63, 64, 32767, 32768, 40000, 1 << 20, std::numeric_limits<int>::max()}) {
+    const std::string text = "sequence " + std::to_string(far) + " is in the step twice with new tokens";
+    CHECK_THROWS_WITH(of({far, 0, far}, {1, 1, 2})(), support::containing(text));
+    CHECK_THROWS_WITH(of({0, far, far}, {1, 3, 1})(), support::containing(text));
+    CHECK_NOTHROW(of({0, far, far - 1}, {1, 3, far == 1 ? 0 : 1})());
+    CHECK_NOTHROW(of({far, 0, far}, {0, 1, 2})());  // one reads what the other appends to
+    CHECK_NOTHROW(of({far, far, far}, {0, 0, 0})());
+  }
+  CHECK_THROWS_WITH(of({0, 0}, {1, 1})(), support::containing("sequence 0 is in the step twice"));
+  // Each of many once, and one of them twice, wherever.
+  std::vector<int> many;
+  for (int i = 0; i < 500; ++i) many.push_back(i * 7919 % 100003);
+  CHECK_NOTHROW(of(many, std::vector<int>(many.size(), 1))());
+  for (const std::size_t at : {1u, 250u, 499u}) {
+    std::vector<int> twice = many;
+    twice[at] = many[at - 1];
+    CHECK_THROWS_WITH(of(twice, std::vector<int>(many.size(), 1))(),
+                      support::containing("sequence " + std::to_string(many[at - 1]) + " is in"));
+  }
+}
+
+TEST_CASE("step: a workspace of what cannot be is refused by name", "[cache]") {
+  using support::containing;
+  CHECK_THROWS_WITH(workspace_bytes(host(), -1, 64, 64), containing("a workspace for steps of -1 sequences"));
+  CHECK_THROWS_WITH(workspace_bytes(host(), 1, -8, 64), containing("rows of -8 and 64 numbers"));
+  CHECK_THROWS_WITH(workspace_bytes(host(), 1, 64, 1 << 30), containing("rows of 64 and 1073741824 numbers"));
+  struct nobody : executor {
+    int workers() const override { return 0; }
+    void run(idx, task, void*) override {}
+  } none;
+  CHECK_THROWS_WITH(workspace_bytes(host(none), 1, 64, 64), containing("an executor of 0 workers"));
+  const std::span<unsigned char> nowhere(static_cast<unsigned char*>(nullptr), 1 << 20);
+  CHECK_THROWS_WITH(plan(host(), {}, nowhere), containing("a workspace of 1048576 bytes is null"));
 }

@@ -3,6 +3,8 @@
 
 #include <kvilt/kvilt.hpp>
 
+#include <utility>
+
 namespace {
 
 using namespace kvilt;
@@ -178,4 +180,128 @@ TEST_CASE("view: a live slot on page -1 is neither written nor read", "[cache]")
       CHECK(difference(std::span(&lse, 1), std::vector<double>{want.lse}) == "");
     }
   }
+}
+
+TEST_CASE("view: memory that is not there is refused as soon as a token is, and not before", "[cache]") {
+  const engine e;
+  const std::vector<page_id> table(9, 0);
+  e.refuses(e.view(paged<>(page, nullptr, 3)), 0, 1, "the page table of a view is null");
+  e.refuses(e.view(paged<page>(nullptr, 3)), 0, 1, "the page table of a view is null");
+  const auto of = [&](auto change, auto format) {
+    geometry planes = e.planes();
+    planes.k_params = planes.v_params = {const_cast<unsigned char*>(e.bytes().data()), 64, 32, 4};
+    change(planes);
+    using body = body_of<contiguous, decltype(format)>;
+    return make_view<memory_space::host>(heads, body{{page}, {}, format, format, planes});
+  };
+  e.refuses(of([](geometry& g) { g.k_codes.base = nullptr; }, q8<>(dim)), 0, 1, "a view's memory of K is null");
+  e.refuses(of([](geometry& g) { g.v_codes.base = nullptr; }, q8<>(dim)), 0, 1, "a view's memory of V is null");
+  e.refuses(of([](geometry& g) { g.k_params.base = nullptr; }, q8<>(dim)), 0, 1, "memory of K's params is null");
+  e.refuses(of([](geometry& g) { g.v_params.base = nullptr; }, q8<>(dim)), 0, 1, "memory of V's params is null");
+  const auto nothing = of([](geometry& g) { g.k_codes.base = g.v_codes.base = nullptr; }, fp32<>(dim));
+  const planned_step idle(host(), {0, 0}, {0, 0}, {1, 1}, dim, dim);
+  const tensor<float> q = random_tensor(1, 2, heads, dim);
+  answer<> a(2, heads, dim);
+  CHECK_NOTHROW(append(host(), nothing, idle, q.rows(), q.rows()));
+  CHECK_NOTHROW(attention{causal{}}(host(), nothing, idle, q.rows(), a.out.rows()));
+}
+
+TEST_CASE("view: strides at which records lie on each other are refused", "[cache]") {
+  const engine e;
+  const auto of = [&](auto change) {
+    geometry planes = e.planes();
+    planes.k_params = planes.v_params = {const_cast<unsigned char*>(e.bytes().data()), 64, 32, 4};
+    change(planes);
+    return make_view<memory_space::host>(heads, body_of<contiguous, q8<>>{{page}, {}, q8<>(dim), q8<>(dim), planes});
+  };
+  const std::string codes = " records of 16 bytes lie on each other", params = "' records of 2 bytes lie on each other";
+  e.refuses(of([](geometry& g) { g.k_codes.record_stride = 15; }), 0, 1, "K's" + codes + " at strides of 15");
+  e.refuses(of([](geometry& g) { g.v_codes.record_stride = 0; }), 0, 1, "V's" + codes + " at strides of 0");
+  e.refuses(of([](geometry& g) { g.v_codes.record_stride = -64; }), 0, 1, "V's" + codes + " at strides of -64");
+  e.refuses(of([](geometry& g) { g.k_codes.head_stride = 0; }), 0, 1, "K's" + codes);
+  e.refuses(of([](geometry& g) { g.v_codes.page_stride = 8; }), 0, 1, "V's" + codes);
+  e.refuses(of([](geometry& g) { g.k_params.record_stride = 1; }), 0, 1, "K's params" + params);
+  e.refuses(of([](geometry& g) { g.v_params.head_stride = 1; }), 0, 1, "V's params" + params);
+}
+
+TEST_CASE("view: a sequence beyond contiguous pages is refused", "[cache]") {
+  const engine e;
+  const auto of = [&](idx known) {
+    geometry planes = e.planes();
+    planes.pages = known;
+    return make_view<memory_space::host>(heads, body_of<contiguous>{{page}, {}, fp32<>(dim), fp32<>(dim), planes});
+  };
+  e.refuses(of(1), 0, 2, "sequence 1 of 2 tokens is on page 1; the pool has pages 0 to 0");
+  const tensor<float> rows = random_tensor(1, 2, heads, dim);
+  const planned_step s(host(), {0, 0}, {0, 2}, {}, dim, dim);
+  CHECK_NOTHROW(append(host(), of(2), s, rows.rows(), rows.rows()));
+  CHECK_NOTHROW(append(host(), of(0), s, rows.rows(), rows.rows()));  // how many there are is not known
+}
+
+TEST_CASE("view: steps by hand that cannot be are refused by every verb", "[cache]") {
+  const engine e;
+  const auto v = e.view(contiguous{page});
+  const planned_step good(host(), {1, 0}, {1, 2}, {}, dim, dim);
+  const tensor<float> rows = random_tensor(1, 3, heads, dim);
+  tensor<float> q = rows;
+  answer<> a(3, heads, dim);
+  const std::vector<unsigned char> kept = e.bytes();
+  const auto refuses = [&](auto change, const std::string& text) {
+    step s = good;
+    std::vector<step_item> items(s.items, s.items + 2);
+    s.items = items.data();
+    change(s, items[1]);
+    const rope none;
+    CHECK_THROWS_WITH(append(host(), v, s, rows.rows(), rows.rows()), containing(text));
+    CHECK_THROWS_WITH(attention{causal{}}(host(), v, s, rows.rows(), a.out.rows()), containing(text));
+    CHECK_THROWS_WITH(rotate_queries(host(), s, q.rows(), dim, none), containing(text));
+    CHECK_THROWS_WITH(largest_key_norm(v, s), containing(text));
+    CHECK_THROWS_WITH(keep_path(host(), v, s, std::vector<int>{}, std::vector<int>{0, 0}), containing(text));
+  };
+  refuses([](step& s, step_item&) { s.items = nullptr; }, "the list of a step's 2 sequences is null");
+  refuses([](step& s, step_item&) { s.size = -1; }, "a step has -1 sequences");
+  refuses([](step& s, step_item&) { s.q_rows = -1; }, "-1 rows of Q");
+  refuses([](step&, step_item& i) { i.sequence = -1; }, "sequence -1 is negative");
+  refuses([](step&, step_item& i) { i.new_tokens = -2; }, "with -2 new ones");
+  refuses([](step&, step_item& i) { i.queries = -2; }, "and -2 queries");
+  refuses([](step&, step_item& i) { i.n.before = -1; }, "sequence 1 goes from -1 to 2 tokens");
+  refuses([](step&, step_item& i) { i.n.before = 1; }, "sequence 1 goes from 1 to 2 tokens with 2 new ones");
+  refuses([](step&, step_item& i) { i.kv_row = 2; }, "has 2 rows of K and V from 2 on");
+  refuses([](step&, step_item& i) { i.kv_row = -1; }, "has 2 rows of K and V from -1 on");
+  refuses([](step&, step_item& i) { i.q_row = 2; }, "and 2 of Q from 2 on; the step has 3 and 3");
+  refuses([](step&, step_item& i) { i.q_row = -1; }, "and 2 of Q from -1 on");
+  CHECK((e.bytes() == kept && q.data == rows.data));
+  step lost = good;
+  lost.scratch = nullptr;
+  CHECK_THROWS_WITH(append(host(), v, lost, rows.rows(), rows.rows()), containing("a step's scratch of"));
+  CHECK_THROWS_WITH(attention{causal{}}(host(), v, lost, rows.rows(), a.out.rows()), containing("bytes is null"));
+}
+
+TEST_CASE("view: rows that are written do not lie on each other", "[cache]") {
+  const engine e;
+  const auto v = e.view(contiguous{page});
+  const planned_step s(host(), {0}, {3}, {}, dim, dim);
+  const tensor<float> given = random_tensor(1, 3, heads, dim);
+  std::vector<float> room(1000, 0.5f);
+  const rope none;
+  append(host(), v, s, given.rows(), given.rows());
+  const auto written = [&](idx token, idx head) { return rows<float>{room.data() + 500, token, head, heads, dim}; };
+  for (const auto& [token, head] : {std::pair<idx, idx>{0, dim},
+                                    {dim, dim},
+                                    {2 * dim - 1, dim},
+                                    {2 * dim, dim - 1},
+                                    {dim, 3 * dim - 1},
+                                    {-dim, dim},
+                                    {idx(1) << 62, 0},
+                                    {dim, 0}}) {
+    const std::string text = " of 16 numbers lie on each other: tokens are " + std::to_string(token);
+    CHECK_THROWS_WITH(attention{causal{}}(host(), v, s, given.rows(), written(token, head)),
+                      containing("rows of the output" + text));
+    CHECK_THROWS_WITH(rotate_queries(host(), s, written(token, head), dim, none), containing("rows of Q" + text));
+    CHECK_THROWS_WITH(append(host(), v, s, written(token, head), given.rows(), given.rows(), none),
+                      containing("rows of Q" + text));
+  }
+  for (const float x : room) REQUIRE(x == 0.5f);
+  for (const auto& [token, head] : {std::pair<idx, idx>{2 * dim, dim}, {dim, 3 * dim}, {-2 * dim, dim}, {40, 20}})
+    CHECK_NOTHROW(attention{causal{}}(host(), v, s, given.rows(), written(token, head)));
 }

@@ -87,18 +87,6 @@ TEST_CASE("checked: lengths that shrink or are negative are named", "[checked]")
   CHECK_THROWS_WITH(e.run(), containing("sequence 1 goes from -1 to 10 tokens"));
 }
 
-TEST_CASE("checked: strides that records do not fit in are named", "[checked]") {
-  engine e;
-  e.planes.k_codes.record_stride = 15;
-  CHECK_THROWS_WITH(e.run(), containing("records of 16 and 32 bytes at strides of 15 and 32"));
-  e.planes.k_codes.record_stride = 16;
-  e.planes.v_codes.record_stride = 0;
-  CHECK_THROWS_WITH(e.run(), containing("at strides of 16 and 0"));
-  e.planes.v_codes.record_stride = 32;
-  e.planes.k_params.record_stride = 1;
-  CHECK_THROWS_WITH(e.run(), containing("params of 2 and 0 bytes at strides of 1 and 0"));
-}
-
 TEST_CASE("checked: a layout's own mistakes are named", "[checked]") {
   engine e;
   CHECK_THROWS_WITH(e.run_in(stuck{}),

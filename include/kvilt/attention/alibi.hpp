@@ -1,7 +1,7 @@
 #pragma once
 
 #include <kvilt/attention/variant.hpp>
-#include <kvilt/core/error.hpp>
+#include <kvilt/core/given.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -17,6 +17,7 @@ struct alibi {
   const float* slopes = nullptr;  // [q heads], positive
   const idx* widths = nullptr;    // [q heads]: keys that a query sees, its own included; null: all
 
+  void check() const { detail::check_memory(slopes, 1, "the list of ALiBi's slopes"); }
   KVILT_HD constexpr float score(const where& w, float s) const {
     return s - slopes[w.q_head] * float(w.q_position - w.k_position);
   }

@@ -60,13 +60,15 @@ void check_window(const Retention&, const step& s) {
 
 template <class View, class Q, class Out>
 void check_attention(const View& view, const step& s, const rows<Q>& q, const rows<Out>& out, natural_lse lse) {
+  check_step(s);
   check_view(view);
   check_queries(s, q, view.k_dim());
   expects(q.heads >= 1 && q.heads % view.kv_heads() == 0, "Q has ", q.heads, " heads; a multiple of the cache's ",
           view.kv_heads(), " is needed");
   expects(out.heads == q.heads && out.dim == view.v_dim(), "the output has ", out.heads, " heads of ", out.dim,
           " numbers; Q has ", q.heads, " and the cache's values ", view.v_dim());
-  expects(s.q_rows == 0 || out.data != nullptr, "the output of ", s.q_rows, " rows is null");
+  check_memory(out.data, s.q_rows, "the output of ", s.q_rows, " rows");
+  check_written("rows of the output", out, s.q_rows);
   expects(!lse || s.q_rows < 2 || lse.row_stride >= q.heads, "rows of log-sum-exps are ", lse.row_stride,
           " apart; Q has ", q.heads, " heads");
   view.each([&](const auto& seg) { check_window(seg.retention, s); });
@@ -210,7 +212,10 @@ class host_attention {
 template <class Variant, class Positions, host_view View, class Q, class Out>
 void run_attention(const host& exec, const attention<Variant, Positions>& a, const View& view, const step& s, rows<Q> q,
                    rows<Out> out, natural_lse lse) {
+  detail::check_hooks(a.variant());
   detail::check_attention(view, s, q, out, lse);
+  detail::expects(std::isfinite(a.scale(view.k_dim())), "scores are scaled by ", a.scale(view.k_dim()),
+                  "; a finite number is needed");
   detail::check_scratch(exec, s, view.k_dim(), view.v_dim());
   if constexpr (requires { a.positions().turn; }) detail::check_rope(a.positions().turn, view.k_dim());
   if constexpr (std::is_same_v<Positions, rope_on_read>)

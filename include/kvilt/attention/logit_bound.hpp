@@ -1,5 +1,6 @@
 #pragma once
 
+#include <kvilt/cache/check.hpp>
 #include <kvilt/cache/step.hpp>
 #include <kvilt/cache/view.hpp>
 #include <kvilt/core/floats.hpp>
@@ -25,9 +26,11 @@ inline float norm_of_square(double square) {
 
 }  // namespace detail
 
-/// The largest Euclidean norm of rows [tokens][heads][dim], rounded up; 0 without rows.
+/// The largest Euclidean norm of rows [tokens][heads][dim], rounded up; 0 without rows. Throws `invalid_argument` where
+/// there is no memory.
 template <class T>
 float largest_norm(idx tokens, rows<T> x) {
+  detail::check_memory(x.data, tokens, "Q or K of ", tokens, " tokens");
   double largest = 0;
   for (idx t = 0; t < tokens; ++t)
     for (int head = 0; head < x.heads; ++head) {
@@ -40,9 +43,12 @@ float largest_norm(idx tokens, rows<T> x) {
 
 /// The largest Euclidean norm of the keys that a step's `append` has written, rounded up, as they decode from the cache:
 /// quantised keys may be longer than they were. Those that left a 16-bit tail in the step are among them, so the largest
-/// over all steps bounds every key in the cache.
+/// over all steps bounds every key in the cache. Throws `invalid_argument` as `append` does.
 template <host_view View>
 float largest_key_norm(const View& view, const step& s) {
+  detail::check_step(s);
+  detail::check_view(view);
+  detail::check_capacity(view, s);
   double largest = 0;
   const auto look = [&](const auto& seg, const step_item& item, int head, idx position) {
     const idx slot = seg.retention.slot(item.n, item.sequence, head, position);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kvilt/attention/variant.hpp>
+#include <kvilt/core/given.hpp>
 
 namespace kvilt::inline KVILT_ABI {
 
@@ -9,6 +10,7 @@ namespace kvilt::inline KVILT_ABI {
 struct sink_logit {
   const float* logits = nullptr;  // [q heads], natural units
 
+  void check() const { detail::check_memory(logits, 1, "the list of the sink's logits"); }
   KVILT_HD constexpr float sink(int q_head) const { return logits[q_head]; }
 };
 

@@ -22,6 +22,10 @@ KVILT_HD constexpr float tanh_rational(float x) {
 struct soft_cap {
   float cap = 0;  // 0: none
 
+  void check() const {
+    detail::expects(cap >= 0 && cap <= 0x1p127f, "scores are capped at ", cap,
+                    "; 0 or a positive, finite number is needed");
+  }
   KVILT_HD constexpr float score(const where&, float s) const {
     return cap == 0 ? s : cap * detail::tanh_rational(s / cap);
   }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <kvilt/attention/variant.hpp>
-#include <kvilt/core/error.hpp>
+#include <kvilt/core/given.hpp>
 
 #include <cstddef>
 #include <span>
@@ -21,6 +21,11 @@ struct tree_mask {
   int words = 1;            // of a token; bits beyond them are 0
   idx sequence_stride = 0;  // words from one sequence's tree to the next one's; 0: all share one
 
+  void check() const {
+    detail::check_memory(ancestors, 1, "the list of a tree's ancestors");
+    detail::expects(words >= 1 && sequence_stride >= 0, "a tree's tokens have ", words, " words and sequences are ",
+                    sequence_stride, " apart; at least 1 and 0 are needed");
+  }
   KVILT_HD constexpr bool keep(const where& w) const {
     const idx token = w.k_position - before(w);
     if (token < 0) return true;

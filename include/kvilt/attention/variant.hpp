@@ -1,5 +1,6 @@
 #pragma once
 
+#include <kvilt/core/error.hpp>
 #include <kvilt/core/math.hpp>
 #include <kvilt/core/types.hpp>
 
@@ -27,6 +28,8 @@ struct where {
 ///   `position_range tiles(where) const`    where every kept key lies: what is outside need not be read
 ///   `bool whole(where, position_range) const`
 ///                                          true: every key of the range is kept, `keep` need not be asked for each
+/// On the host, before each call of attention:
+///   `void check() const`                   throws `invalid_argument` for what no hook can go by: a null pointer
 template <class A>
 concept attention_variant = std::is_trivially_copyable_v<A> &&(
     requires(const A a, where w, float s) {
@@ -104,6 +107,10 @@ KVILT_HD constexpr bool keeps_whole(const A& a, const where& w, position_range r
     return true;
 }
 template <class A>
+void check_hooks(const A& a) {
+  if constexpr (requires { a.check(); }) a.check();
+}
+template <class A>
 inline constexpr bool has_sink = requires(const A a) {
   a.sink(0);
 };
@@ -133,6 +140,7 @@ struct causal {
 /// Causal over the last `width` tokens, the query's own included; the cache may hold more (another layer's).
 struct causal_window {
   idx width = 0;
+  void check() const { detail::expects(width >= 1, "a window of ", width, " tokens; at least 1 is needed"); }
   KVILT_HD constexpr bool keep(const where& w) const {
     return w.k_position <= w.q_position && w.k_position > w.q_position - width;
   }
@@ -151,6 +159,7 @@ struct composed {
                 "kvilt: at most one of the variants that are composed has a `sink`");
   First first;
   Second second;
+  void check() const { detail::check_hooks(first), detail::check_hooks(second); }
   KVILT_HD constexpr bool keep(const where& w) const { return detail::keeps(first, w) && detail::keeps(second, w); }
   KVILT_HD constexpr float score(const where& w, float s) const {
     return detail::scored(second, w, detail::scored(first, w, s));

@@ -87,18 +87,19 @@ void check_given(const View& view, const step& s, rows<const K> k, [[maybe_unuse
   if constexpr (View::values_in_keys) {
     expects(k.heads == view.kv_heads() && k.dim == view.k_dim(), "K has ", k.heads, " heads of ", k.dim,
             " numbers; the cache has ", view.kv_heads(), " of ", view.k_dim());
-    expects(s.kv_rows == 0 || k.data != nullptr, "K of ", s.kv_rows, " rows is null");
+    check_memory(k.data, s.kv_rows, "K of ", s.kv_rows, " rows");
   } else {
     expects(k.heads == view.kv_heads() && v.heads == view.kv_heads(), "K has ", k.heads, " and V ", v.heads,
             " heads; the cache has ", view.kv_heads());
     expects(k.dim == view.k_dim() && v.dim == view.v_dim(), "rows of K have ", k.dim, " and of V ", v.dim,
             " numbers; the cache's have ", view.k_dim(), " and ", view.v_dim());
-    expects(s.kv_rows == 0 || (k.data != nullptr && v.data != nullptr), "K or V of ", s.kv_rows, " rows is null");
+    check_memory(k.data && v.data ? k.data : nullptr, s.kv_rows, "K or V of ", s.kv_rows, " rows");
   }
 }
 
 template <class View, class K, class V>
 void check_append(const host& exec, const View& view, const step& s, rows<const K> k, rows<const V> v) {
+  check_step(s);
   check_given(view, s, k, v);
   check_view(view);
   check_scratch(exec, s, view.k_dim(), view.v_dim());
@@ -114,6 +115,7 @@ void check_append(const host& exec, const View& view, const step& s, rows<const 
 }
 
 inline void check_rope(const rope& turn, int k_dim) {
+  check_magnitude(double(turn.magnitude));
   expects(turn.dims == 0 || turn.turns != nullptr, "RoPE over ", turn.dims, " numbers has no frequencies");
   expects(turn.dims >= 0 && turn.dims <= k_dim && turn.dims % 2 == 0, "RoPE over ", turn.dims, " numbers of rows of ",
           k_dim);
@@ -124,7 +126,7 @@ inline void check_rope(const rope& turn, int k_dim) {
 template <class Q>
 void check_queries(const step& s, const rows<Q>& q, int k_dim) {
   expects(q.dim == k_dim, "rows of Q have ", q.dim, " numbers; the cache's keys have ", k_dim);
-  expects(s.q_rows == 0 || q.data != nullptr, "Q of ", s.q_rows, " rows is null");
+  check_memory(q.data, s.q_rows, "Q of ", s.q_rows, " rows");
 }
 
 }  // namespace detail
@@ -132,9 +134,11 @@ void check_queries(const step& s, const rows<Q>& q, int k_dim) {
 /// RoPE on the step's queries, in place: q [s.q_rows][q heads][k_dim].
 template <class Q>
 void rotate_queries(const host& exec, const step& s, rows<Q> q, int k_dim, const rope& turn) {
+  detail::check_step(s);
   detail::check_rope(turn, k_dim);
   detail::check_scratch(exec, s, k_dim, 0);
   detail::check_queries(s, q, k_dim);
+  detail::check_written("rows of Q", q, s.q_rows);
   exec.for_each(s.size, [&](idx i, int worker) {
     const step_item& item = s.items[i];
     float* row = detail::worker_scratch(s, worker, k_dim, 0);
@@ -197,6 +201,7 @@ void append(const host& exec, const View& view, const step& s, rows<K> k,
 template <host_view View, class Q, class K, class V>
 void append(const host& exec, const View& view, const step& s, rows<Q> q, rows<K> k, rows<V> v, const rope& turn) {
   detail::check_queries(s, q, view.k_dim());
+  detail::check_written("rows of Q", q, s.q_rows);
   append(exec, view, s, k, v, turn);
   rotate_queries(exec, s, q, view.k_dim(), turn);
 }

@@ -2,7 +2,7 @@
 
 #include <kvilt/cache/check.hpp>
 #include <kvilt/cache/policy.hpp>
-#include <kvilt/core/error.hpp>
+#include <kvilt/core/given.hpp>
 
 #include <cstddef>
 
@@ -46,8 +46,9 @@ struct storage {
   idx params_page = 0, params_head = 0, params_v = 0;
   idx k_record = 0, v_record = 0, k_params_record = 0, v_params_record = 0;
 
-  idx codes_bytes() const { return round_up(pages * codes_page, region_alignment); }
-  idx params_bytes() const { return round_up(pages * params_page, region_alignment); }
+  // NOTE: as every size here, no more than a few times `most_bytes`, so that it is refused, not wrapped around.
+  idx codes_bytes() const { return round_up(bytes_of(pages, codes_page), region_alignment); }
+  idx params_bytes() const { return round_up(bytes_of(pages, params_page), region_alignment); }
   idx layer_bytes() const { return codes_bytes() + params_bytes(); }
 
   geometry at(unsigned char* base) const {
@@ -72,18 +73,18 @@ storage make_storage(K k, V v, int kv_heads, idx pages, idx page_rows) {
     const idx k_params = round_up(k_records * k.param_bytes(), 16),
               v_params = round_up(v_records * v.param_bytes(), 16);
     s.k_record = k_pitch, s.v_record = v_pitch;
-    s.codes_v = k_run, s.codes_head = k_run + v_run, s.codes_page = kv_heads * s.codes_head;
+    s.codes_v = k_run, s.codes_head = k_run + v_run, s.codes_page = bytes_of(kv_heads, s.codes_head);
     s.k_params_record = k.param_bytes(), s.v_params_record = v.param_bytes();
-    s.params_v = k_params, s.params_head = k_params + v_params, s.params_page = kv_heads * s.params_head;
+    s.params_v = k_params, s.params_head = k_params + v_params, s.params_page = bytes_of(kv_heads, s.params_head);
   } else {
     s.codes_v = k_pitch, s.codes_head = k_pitch + v_pitch;
-    s.k_record = s.v_record = kv_heads * s.codes_head;
-    s.codes_page = larger(k_records, v_records) * s.k_record;
+    s.k_record = s.v_record = bytes_of(kv_heads, s.codes_head);
+    s.codes_page = bytes_of(larger(k_records, v_records), s.k_record);
     // NOTE: pairs of scale and zero are read as one word.
     const idx word = k.param_bytes() % 4 == 0 || v.param_bytes() % 4 == 0 ? 4 : 2;
     s.params_v = round_up(k.param_bytes(), word), s.params_head = s.params_v + round_up(v.param_bytes(), word);
-    s.k_params_record = s.v_params_record = round_up(kv_heads * s.params_head, 4);
-    s.params_page = larger(k_records, v_records) * s.k_params_record;
+    s.k_params_record = s.v_params_record = round_up(bytes_of(kv_heads, s.params_head), 4);
+    s.params_page = bytes_of(larger(k_records, v_records), s.k_params_record);
   }
   if constexpr (shares_keys<V>) {
     s.codes_v = s.params_v = 0;
@@ -125,7 +126,7 @@ struct arrangement {
     if constexpr (tabled) {
       pages = ceil_div(s.tokens, page_rows);
       bytes.table_width = ceil_div(request.slots, page_rows);
-      bytes.table_bytes = idx(sizeof(page_id)) * s.sequences * bytes.table_width;
+      bytes.table_bytes = bytes_of(idx(sizeof(page_id)) * s.sequences, bytes.table_width);
     } else {
       pages = p.layout.pages(request);
     }
@@ -135,6 +136,8 @@ struct arrangement {
     if constexpr (Policy::tail > 0) {
       // NOTE: what the step appends and what leaves in it are there at once: neither overwrites the other.
       tail_slots = Policy::tail + Policy::tile - 1 + 2 * idx(s.max_step) - 1;
+      expects(tail_slots < idx(1) << 31, "a tail that takes steps of ", s.max_step, " tokens has ", tail_slots,
+              " slots; fewer than 2^31 are supported");
       tail = make_storage(p.k_exact(), p.v_exact(), s.kv_heads, s.sequences, tail_slots);
     }
     count(p, s, pages);
@@ -163,9 +166,6 @@ struct arrangement {
     expects(s.tokens < idx(1) << 31 && s.max_length < idx(1) << 31, "tokens is ", s.tokens, " and max_length ",
             s.max_length, "; both must be below 2^31");
     expects(s.max_step >= 1, "max_step is ", s.max_step, "; at least 1 is needed");
-    const double rows = double(s.layers) * s.kv_heads * double(s.tokens + s.sequences * (2.0 * s.max_step + 1024));
-    expects(rows * (p.k.dim() + p.v.dim()) * 8 < 4e18, "a cache of ", s.layers, " layers, ", s.kv_heads,
-            " KV heads and ", s.tokens, " tokens is beyond 64 bits");
     check_format_dim("K", p.k);
     check_format_dim("V", p.v);
     if constexpr (Policy::retention_type::slides)
@@ -174,15 +174,19 @@ struct arrangement {
   void count(const Policy& p, const cache_shape& s, idx pages) {
     bytes.body_pages = pages;
     bytes.body_page_bytes = body.codes_page + body.params_page;
-    bytes.kv_bytes = s.layers * layer_bytes();
-    bytes.exact_sequence_bytes = s.layers * (sinks.codes_page + sinks.params_page + tail.codes_page + tail.params_page);
+    bytes.kv_bytes = bytes_of(s.layers, layer_bytes());
+    bytes.exact_sequence_bytes =
+        bytes_of(s.layers, sinks.codes_page + sinks.params_page + tail.codes_page + tail.params_page);
     bytes.bytes_per_token = double(s.layers) * s.kv_heads * (row_bytes(p.k) + row_bytes(p.v));
     idx live = ceil_div(request.slots, page_rows);
     // NOTE: where a window gives pages back, one more page than the window fills may be live, and the sinks' pages.
     if constexpr (Policy::retention_type::slides && !fixed_layout<typename Policy::layout_type>)
       live = smaller(live,
                      ceil_div(p.retention.width() - 1 + s.max_step, page_rows) + 1 + ceil_div(body_sinks, page_rows));
-    bytes.bytes_per_sequence = s.layers * live * bytes.body_page_bytes + bytes.exact_sequence_bytes;
+    bytes.bytes_per_sequence = bytes_of(s.layers, bytes_of(live, bytes.body_page_bytes)) + bytes.exact_sequence_bytes;
+    expects(larger(bytes.bytes(), bytes.bytes_per_sequence) < most_bytes, "a cache of ", s.layers, " layers, ",
+            s.kv_heads, " KV heads, ", s.sequences, " sequences and ", s.tokens, " tokens, the longest of ", max_length,
+            ", is beyond 2^56 bytes");
   }
 };
 

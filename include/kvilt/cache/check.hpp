@@ -9,10 +9,11 @@ namespace kvilt::inline KVILT_ABI::detail {
 /// Rows that the format and the kernels can take.
 template <kv_format F>
 void check_format_dim(const char* which, const F& f) {
-  expects(f.dim() >= 8 && f.dim() % 8 == 0, which, " rows have ", f.dim(),
-          " numbers; a positive multiple of 8 is needed");
   if constexpr (requires { f.first(), f.second(); })
     check_format_dim(which, f.first()), check_format_dim(which, f.second());
+  expects(f.dim() >= 8 && f.dim() % 8 == 0, which, " rows have ", f.dim(),
+          " numbers; a positive multiple of 8 is needed");
+  expects(f.dim() <= most_numbers, which, " rows have ", f.dim(), " numbers; up to ", most_numbers, " are supported");
   if constexpr (requires { f.group(); })
     expects(f.group() > 0 && f.dim() % f.group() == 0, which, " rows have ", f.dim(), " numbers; whole groups of ",
             f.group(), " are needed");
@@ -33,6 +34,22 @@ void check_shared_keys(const Segment& seg) {
   }
 }
 
+/// Records of a plane do not lie on each other.
+inline void check_plane(const char* which, const plane& p, idx bytes, int heads, idx pages) {
+  expects(p.record_stride >= bytes && (heads < 2 || p.head_stride >= bytes) && (pages < 2 || p.page_stride >= bytes),
+          which, " records of ", bytes, " bytes lie on each other at strides of ", p.record_stride, ", heads at ",
+          p.head_stride, " and pages at ", p.page_stride);
+}
+
+template <kv_segment Segment>
+void check_planes(const Segment& seg, int heads) {
+  const geometry& g = seg.planes;
+  check_plane("K's", g.k_codes, seg.k.code_bytes(), heads, g.pages);
+  check_plane("V's", g.v_codes, seg.v.code_bytes(), heads, g.pages);
+  check_plane("K's params'", g.k_params, seg.k.param_bytes(), heads, g.pages);
+  check_plane("V's params'", g.v_params, seg.v.param_bytes(), heads, g.pages);
+}
+
 /// A view that the verbs may trust, also when it was made by hand.
 template <kv_view View>
 void check_view(const View& view) {
@@ -45,6 +62,7 @@ void check_view(const View& view) {
     check_shared_keys(seg);
     check_static_scales<View::space>("K", seg.k, seg.planes.k_params, view.kv_heads());
     check_static_scales<View::space>("V", seg.v, seg.planes.v_params, view.kv_heads());
+    check_planes(seg, view.kv_heads());
   });
 }
 
@@ -59,13 +77,30 @@ idx slots_of(const Layout& layout, int sequence) {
     return no_end;
 }
 
-/// Rows `row` to the end of its run lie within the layout's slots.
+/// What is behind a segment's pointers is there: looked at where a token is, since an empty cache has no bytes.
+template <kv_segment Segment>
+void check_bases(const Segment& seg) {
+  check_memory(seg.planes.k_codes.base, seg.k.code_bytes(), "a view's memory of K");
+  check_memory(seg.planes.v_codes.base, seg.v.code_bytes(), "a view's memory of V");
+  check_memory(seg.planes.k_params.base, seg.k.param_bytes(), "a view's memory of K's params");
+  check_memory(seg.planes.v_params.base, seg.v.param_bytes(), "a view's memory of V's params");
+  if constexpr (requires { seg.layout.has_table(); })
+    expects(seg.layout.has_table(), "the page table of a view is null");
+}
+
+/// Rows `row` to the end of its run lie within the layout's slots, and on a page that there is where pages come by
+/// arithmetic; what a table says is the engine's affair.
 template <kv_segment Segment>
 void check_slots(const Segment& seg, const step_item& item, int head, idx row, idx count) {
   const kept_row kept = seg.retention.at(item.n, item.sequence, head, row);
   const idx last = kept.slot + smaller(kept.run, count - row) - 1, slots = slots_of(seg.layout, item.sequence);
   expects(kept.slot >= 0 && last < slots, "sequence ", item.sequence, " of ", item.n.after, " tokens needs slots ",
           kept.slot, " to ", last, "; its layout has ", slots);
+  if constexpr (fixed_layout<typename Segment::layout_type>) {
+    const idx page = seg.layout.locate(item.sequence, head, kept.slot).page;
+    expects(page >= 0 && (seg.planes.pages == 0 || page < seg.planes.pages), "sequence ", item.sequence, " of ",
+            item.n.after, " tokens is on page ", page, "; the pool has pages 0 to ", seg.planes.pages - 1);
+  }
 }
 
 template <kv_segment Segment>
@@ -73,6 +108,7 @@ void check_item_capacity(const Segment& seg, const step_item& item, int kv_heads
   for (int head = 0; head < kv_heads; ++head) {
     const idx count = seg.retention.count(item.n, item.sequence, head);
     if (count == 0) continue;
+    check_bases(seg);
     // NOTE: where slots are reused in turn, the highest is neither the first nor the last row's.
     check_slots(seg, item, head, 0, count);
     check_slots(seg, item, head, count - 1, count);
@@ -85,18 +121,6 @@ void check_capacity(const View& view, const step& s) {
   view.each([&](const auto& seg) {
     for (int i = 0; i < s.size; ++i) check_item_capacity(seg, s.items[i], view.kv_heads());
   });
-}
-
-template <kv_segment Segment>
-void check_strides(const Segment& seg) {
-  expects(
-      seg.planes.k_codes.record_stride >= seg.k.code_bytes() && seg.planes.v_codes.record_stride >= seg.v.code_bytes(),
-      "records of ", seg.k.code_bytes(), " and ", seg.v.code_bytes(), " bytes at strides of ",
-      seg.planes.k_codes.record_stride, " and ", seg.planes.v_codes.record_stride);
-  expects(seg.planes.k_params.record_stride >= seg.k.param_bytes() &&
-              seg.planes.v_params.record_stride >= seg.v.param_bytes(),
-          "params of ", seg.k.param_bytes(), " and ", seg.v.param_bytes(), " bytes at strides of ",
-          seg.planes.k_params.record_stride, " and ", seg.planes.v_params.record_stride);
 }
 
 template <kv_segment Segment>
@@ -116,7 +140,7 @@ void check_rows(const Segment& seg, const step_item& item, int head, position_ra
   }
 }
 
-/// Checked mode: every page, row and stride is valid of the rows whose positions are in `seen(item)`. Throws
+/// Checked mode: every page and row is valid of the rows whose positions are in `seen(item)`. Throws
 /// `invalid_argument` with the offending one; does nothing otherwise, and nothing at all unless KVILT_CHECKED is 1.
 template <kv_view View, class Seen>
 void check_reachable(const View& view, const step& s, Seen&& seen) {
@@ -124,10 +148,7 @@ void check_reachable(const View& view, const step& s, Seen&& seen) {
     for (int i = 0; i < s.size; ++i) {
       const step_item& item = s.items[i];
       const position_range range = seen(item);
-      expects(item.n.before >= 0 && item.n.before <= item.n.after, "sequence ", item.sequence, " goes from ",
-              item.n.before, " to ", item.n.after, " tokens");
       view.each([&](const auto& seg) {
-        check_strides(seg);
         for (int head = 0; head < view.kv_heads(); ++head) check_rows(seg, item, head, range);
       });
     }

@@ -1,7 +1,8 @@
 #pragma once
 
+#include <kvilt/cache/check.hpp>
 #include <kvilt/cache/view.hpp>
-#include <kvilt/core/error.hpp>
+#include <kvilt/core/given.hpp>
 #include <kvilt/layout/contiguous.hpp>
 #include <kvilt/layout/paged.hpp>
 #include <kvilt/layout/paged_list.hpp>
@@ -13,7 +14,8 @@
 /// variants (`causal_window`), since the engine keeps what it keeps.
 ///
 /// Shapes are written outermost first, of memory, not of the tensors that engines make of it. All functions throw
-/// `invalid_argument`.
+/// `invalid_argument`, of what can be said without reading the engine's memory; the verbs refuse a sequence beyond the
+/// pool where each has a page of its own, and tokens beyond a table's width.
 
 namespace kvilt::inline KVILT_ABI {
 
@@ -42,16 +44,36 @@ struct foreign_rows {
   idx row = 0;   // bytes from one row to its neighbour
 };
 
+/// Bytes of a page whose rows have `row` bytes. NOTE: every size of a pool begins here, so that none is made of numbers
+/// that were not looked at.
+inline idx page_bytes(pool_shape s, idx row) {
+  expects(s.pages >= 1 && s.page_rows >= 1 && s.kv_heads >= 1, "a pool of ", s.pages, " pages of ", s.page_rows,
+          " rows of ", s.kv_heads, " heads; at least 1 of each is needed");
+  const idx page = bytes_of(idx(s.page_rows) * s.kv_heads, row);
+  expects(bytes_of(page, s.pages) < most_bytes, "a pool of ", s.pages, " pages of ", s.page_rows, " rows of ",
+          s.kv_heads, " heads is beyond 2^56 bytes");
+  return page;
+}
+
+/// Bytes of a row, of K or of V.
+template <kv_format F>
+idx row_bytes(const char* which, const F& f) {
+  static_assert(F::rows == 1, "kvilt: other engines' memory takes token formats");
+  check_format_dim(which, f);
+  expects(f.param_bytes() == 0, which, " rows of ", name_of(f), " have ", f.param_bytes(),
+          " bytes of params; an engine's pool has no place for them");
+  return f.code_bytes();
+}
+
+/// Memory of the pool from byte `offset` on; what is null stays null, so that it is still seen.
+inline void* at_byte(void* pool, idx offset) {
+  return pool ? static_cast<unsigned char*>(pool) + offset : nullptr;
+}
+
 template <memory_space Space, class Layout, class K, class V>
 auto foreign_view(const Layout& layout, pool_shape s, page_axes axes, const K& k_format, const V& v_format,
                   foreign_rows k, foreign_rows v) {
-  static_assert(K::rows == 1 && V::rows == 1, "kvilt: other engines' memory takes token formats");
-  expects(k_format.param_bytes() == 0 && v_format.param_bytes() == 0, "rows of ", name_of(k_format), " and ",
-          name_of(v_format), " have ", k_format.param_bytes(), " and ", v_format.param_bytes(),
-          " bytes of params; an engine's pool has no place for them");
-  expects(s.pages >= 1 && s.page_rows >= 1 && s.kv_heads >= 1, "a pool of ", s.pages, " pages of ", s.page_rows,
-          " rows of ", s.kv_heads, " heads; at least 1 of each is needed");
-  expects(k.base != nullptr && v.base != nullptr, "a pool of ", s.pages, " pages is null");
+  check_memory(k.base && v.base ? k.base : nullptr, s.pages, "a pool of ", s.pages, " pages");
   const auto plane_of = [&](const foreign_rows& r) {
     auto* base = static_cast<unsigned char*>(r.base);
     if (axes == page_axes::nhd) return plane{base, r.page, r.row, s.kv_heads * r.row};
@@ -62,30 +84,35 @@ auto foreign_view(const Layout& layout, pool_shape s, page_axes axes, const K& k
   return make_view<Space>(s.kv_heads, body{layout, interval<part::body, keep_all>(), k_format, v_format, planes});
 }
 
-/// Bytes of a page's K, or of its V.
-template <kv_format F>
-idx page_bytes(pool_shape s, const F& f) {
-  return idx(s.page_rows) * s.kv_heads * f.code_bytes();
-}
-
 /// K, or V, in a tensor of its own.
 template <kv_format F>
-foreign_rows own_tensor(void* base, pool_shape s, const F& f) {
-  return {base, page_bytes(s, f), f.code_bytes()};
+foreign_rows own_tensor(const char* which, void* base, pool_shape s, const F& f) {
+  const idx row = row_bytes(which, f);
+  return {base, page_bytes(s, row), row};
 }
 
 /// K and V in turn, page by page: [pages][2][a page's rows], each page `stride` bytes after the one before.
 template <memory_space Space, class Layout, class F>
 auto paired_pages(const Layout& layout, pool_shape s, page_axes axes, const F& format, void* first, idx stride) {
-  const idx half = page_bytes(s, format);
-  expects(stride >= 2 * half, "pages of ", 2 * half, " bytes are ", stride, " bytes apart");
-  void* v = first ? static_cast<unsigned char*>(first) + half : nullptr;
-  return foreign_view<Space>(layout, s, axes, format, format, {first, stride, format.code_bytes()},
-                             {v, stride, format.code_bytes()});
+  const idx row = row_bytes("K and V", format), half = page_bytes(s, row);
+  if (stride == 0) stride = 2 * half;
+  expects(stride >= 2 * half && bytes_of(stride, s.pages) < most_bytes, "pages of ", 2 * half, " bytes are ", stride,
+          " bytes apart; as many bytes or more are needed, and ", s.pages, " pages below 2^56");
+  return foreign_view<Space>(layout, s, axes, format, format, {first, stride, row},
+                             {at_byte(first, half), stride, row});
 }
 
 inline paged<> pages_of(pool_shape s, page_table t) {
+  expects(t.width >= 0 && t.width < idx(1) << 31, "a page table is ", t.width,
+          " pages wide; 0 to 2^31 - 1 are supported");
+  check_memory(t.ids, t.width, "a page table of ", t.width, " pages a sequence");
   return paged<>(s.page_rows, t.ids, t.width);
+}
+
+/// NOTE: a batch without a token has an empty list of pages, which may be null.
+inline paged_list pages_of(pool_shape s, const page_id* indices, const int* indptr) {
+  check_memory(indptr, 1, "the list that says where each sequence's pages begin");
+  return {indices, indptr, fast_divisor(s.page_rows)};
 }
 
 }  // namespace detail
@@ -94,19 +121,18 @@ inline paged<> pages_of(pool_shape s, page_table t) {
 /// Its FlashAttention backend of 2025 (v1/attention/backends/flash_attn.py, 0.9 to 0.15).
 template <memory_space Space = memory_space::host, kv_format F>
 auto wrap_vllm_stacked(void* pool, const F& format, pool_shape s, page_table table, page_axes axes = page_axes::nhd) {
-  const detail::foreign_rows k = detail::own_tensor(pool, s, format);
-  void* v = pool ? static_cast<unsigned char*>(pool) + s.pages * k.page : nullptr;
+  const detail::foreign_rows k = detail::own_tensor("K and V", pool, s, format);
+  void* const v = detail::at_byte(pool, s.pages * k.page);
   return detail::foreign_view<Space>(detail::pages_of(s, table), s, axes, format, format, k, {v, k.page, k.row});
 }
 
 /// vLLM, K and V in each page: [pages][2][page_rows][kv_heads][dim], or [pages][2][kv_heads][page_rows][dim].
 /// Its FlashInfer backend from 0.9 on, and its others in 0.24. `page_stride`: bytes from one page to the next, where
-/// they are padded or hold several layers.
+/// they are padded or hold several layers; 0: they lie side by side.
 template <memory_space Space = memory_space::host, kv_format F>
 auto wrap_vllm_paired(void* pool, const F& format, pool_shape s, page_table table, page_axes axes = page_axes::nhd,
                       idx page_stride = 0) {
-  return detail::paired_pages<Space>(detail::pages_of(s, table), s, axes, format, pool,
-                                     page_stride ? page_stride : 2 * detail::page_bytes(s, format));
+  return detail::paired_pages<Space>(detail::pages_of(s, table), s, axes, format, pool, page_stride);
 }
 
 /// vLLM, K and V of a token and head side by side: [pages][page_rows][kv_heads][k_dim + v_dim], or
@@ -114,10 +140,10 @@ auto wrap_vllm_paired(void* pool, const F& format, pool_shape s, page_table tabl
 template <memory_space Space = memory_space::host, kv_format K, kv_format V>
 auto wrap_vllm_joined(void* pool, const K& k_format, const V& v_format, pool_shape s, page_table table,
                       page_axes axes = page_axes::nhd) {
-  const idx row = k_format.code_bytes() + v_format.code_bytes(), page = idx(s.page_rows) * s.kv_heads * row;
-  void* v = pool ? static_cast<unsigned char*>(pool) + k_format.code_bytes() : nullptr;
+  const idx k = detail::row_bytes("K", k_format), row = k + detail::row_bytes("V", v_format);
+  const idx page = detail::page_bytes(s, row);
   return detail::foreign_view<Space>(detail::pages_of(s, table), s, axes, k_format, v_format, {pool, page, row},
-                                     {v, page, row});
+                                     {detail::at_byte(pool, k), page, row});
 }
 
 /// FlashInfer, K and V in one tensor: memory as `wrap_vllm_paired` takes it, and each sequence's pages in a list.
@@ -125,16 +151,15 @@ auto wrap_vllm_joined(void* pool, const K& k_format, const V& v_format, pool_sha
 template <memory_space Space = memory_space::host, kv_format F>
 auto wrap_flashinfer(void* pool, const F& format, pool_shape s, const page_id* indices, const int* indptr,
                      page_axes axes = page_axes::nhd) {
-  return detail::paired_pages<Space>(paged_list{indices, indptr, fast_divisor(s.page_rows)}, s, axes, format, pool,
-                                     2 * detail::page_bytes(s, format));
+  return detail::paired_pages<Space>(detail::pages_of(s, indices, indptr), s, axes, format, pool, 0);
 }
 /// The same with a tensor for each: [pages][page_rows][kv_heads][dim], or [pages][kv_heads][page_rows][dim].
 template <memory_space Space = memory_space::host, kv_format K, kv_format V>
 auto wrap_flashinfer(void* k_pool, void* v_pool, const K& k_format, const V& v_format, pool_shape s,
                      const page_id* indices, const int* indptr, page_axes axes = page_axes::nhd) {
-  return detail::foreign_view<Space>(paged_list{indices, indptr, fast_divisor(s.page_rows)}, s, axes, k_format,
-                                     v_format, detail::own_tensor(k_pool, s, k_format),
-                                     detail::own_tensor(v_pool, s, v_format));
+  return detail::foreign_view<Space>(detail::pages_of(s, indices, indptr), s, axes, k_format, v_format,
+                                     detail::own_tensor("K", k_pool, s, k_format),
+                                     detail::own_tensor("V", v_pool, s, v_format));
 }
 
 /// FlashAttention's paged cache: K [pages][page_rows][kv_heads][k_dim], V alike with v_dim, and its block_table
@@ -143,16 +168,16 @@ template <memory_space Space = memory_space::host, kv_format K, kv_format V>
 auto wrap_flash_attention(void* k_cache, void* v_cache, const K& k_format, const V& v_format, pool_shape s,
                           page_table block_table) {
   return detail::foreign_view<Space>(detail::pages_of(s, block_table), s, page_axes::nhd, k_format, v_format,
-                                     detail::own_tensor(k_cache, s, k_format),
-                                     detail::own_tensor(v_cache, s, v_format));
+                                     detail::own_tensor("K", k_cache, s, k_format),
+                                     detail::own_tensor("V", v_cache, s, v_format));
 }
 /// Its cache without a table: K and V [batch_size_cache][seqlen_cache][kv_heads][dim]. `s.pages` is the first,
 /// `s.page_rows` the second; a sequence's number is its cache_batch_idx.
 template <memory_space Space = memory_space::host, kv_format K, kv_format V>
 auto wrap_flash_attention(void* k_cache, void* v_cache, const K& k_format, const V& v_format, pool_shape s) {
   return detail::foreign_view<Space>(contiguous{s.page_rows}, s, page_axes::nhd, k_format, v_format,
-                                     detail::own_tensor(k_cache, s, k_format),
-                                     detail::own_tensor(v_cache, s, v_format));
+                                     detail::own_tensor("K", k_cache, s, k_format),
+                                     detail::own_tensor("V", v_cache, s, v_format));
 }
 
 /// TensorRT-LLM's primary pool, all layers of a block side by side: [pages][layers][2][kv_heads][page_rows][dim]
@@ -161,9 +186,10 @@ auto wrap_flash_attention(void* k_cache, void* v_cache, const K& k_format, const
 template <memory_space Space = memory_space::host, kv_format F>
 auto wrap_tensorrt_llm(void* pool, const F& format, pool_shape s, page_table blocks, int layers, int layer) {
   detail::expects(layer >= 0 && layer < layers, "layer ", layer, "; the pool has layers 0 to ", layers - 1);
-  const idx both = 2 * detail::page_bytes(s, format);
-  void* first = pool ? static_cast<unsigned char*>(pool) + layer * both : nullptr;
-  return detail::paired_pages<Space>(detail::pages_of(s, blocks), s, page_axes::hnd, format, first, layers * both);
+  const idx both = 2 * detail::page_bytes(s, detail::row_bytes("K and V", format));
+  const idx stride = detail::bytes_of(layers, both);
+  void* const first = detail::at_byte(pool, detail::bytes_of(layer, both));
+  return detail::paired_pages<Space>(detail::pages_of(s, blocks), s, page_axes::hnd, format, first, stride);
 }
 
 /// llama.cpp with a stream for each sequence: K and V [streams][cells][kv_heads x dim], a tensor each (cache_k_l0 …,

@@ -103,6 +103,7 @@ template <host_view View>
 void keep_path(const host& exec, const View& view, const step& s, std::span<const int> nodes,
                std::span<const int> accepted) {
   const int heads = view.kv_heads();
+  detail::check_step(s);
   detail::check_view(view);
   detail::check_capacity(view, s);
   detail::check_paths(s, nodes, accepted);

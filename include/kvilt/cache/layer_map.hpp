@@ -119,6 +119,8 @@ class layer_map {
             same_layer ? before->share.group : 0, " and in group ", p.share.group);
     expects(!same_layer || (before->k_dim == p.k_dim && before->v_dim == p.v_dim), "layer ", p.layer, ": rows have ",
             p.k_dim, " and ", p.v_dim, " numbers in group ", p.share.group, ", and others in another");
+    expects(head + p.share.heads.count < idx(1) << 31, "layer ", p.layer, " has ", head + p.share.heads.count,
+            " KV heads; fewer than 2^31 are supported");
     shares_.push_back(p.share);
   }
 

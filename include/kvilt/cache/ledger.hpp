@@ -63,6 +63,8 @@ class ledger {
   /// What the sequence holds between steps, or may hold with `more` tokens that `copy_rows` brings.
   lengths holds(sequence s, idx more = 0) const {
     const entry& e = of(s);
+    expects(more >= 0 && more < no_end - e.length, "sequence ", s.slot, " of ", e.length, " tokens is to hold ", more,
+            " more; 0 or a positive number, and fewer than 2^62 in all, are needed");
     return holding<Policy>(e.length + more, more == 0 ? e.body : -1);
   }
 
@@ -176,8 +178,9 @@ class ledger {
     check_idle("adopt");
     const entry& e = of(s);
     check_holding<Policy>(s.slot, n, shape_.max_step);
-    expects(n.after >= e.length && (Policy::tail == 0 || e.length == 0), "sequence ", s.slot, " of ", e.length,
-            " tokens is to hold ", n.after, " by copy; ", Policy::tail ? "behind a tail it must be empty" : "no fewer");
+    expects(n.after >= e.length && n.after < no_end && (Policy::tail == 0 || e.length == 0), "sequence ", s.slot,
+            " of ", e.length, " tokens is to hold ", n.after, " by copy; ",
+            Policy::tail ? "behind a tail it must be empty" : "no fewer");
     check_room(s, n.after - e.length, n.body_after - Policy::exact_sinks);
   }
 

@@ -2,6 +2,7 @@
 
 #include <kvilt/core/error.hpp>
 #include <kvilt/core/executor.hpp>
+#include <kvilt/core/given.hpp>
 #include <kvilt/core/math.hpp>
 #include <kvilt/core/types.hpp>
 
@@ -47,18 +48,18 @@ struct batch {
 };
 
 /// Bytes of workspace for the host's verbs: steps of up to `sequences` sequences over views whose rows have `k_dim` and
-/// `v_dim` numbers, on `exec`'s workers.
+/// `v_dim` numbers, on `exec`'s workers. Throws `invalid_argument`.
 inline std::size_t workspace_bytes(const host& exec, int sequences, int k_dim, int v_dim);
 
 namespace detail {
 
 /// Rows and tokens that the host's attention works on at a time, per worker, and what that takes.
 struct host_tile {
-  static constexpr int rows = 32;              // query rows: (token, head of the group)
-  static constexpr int tokens = 64;            // keys
-  static constexpr idx leaf = 1024;            // positions after which partial results are added up
-  static constexpr int vector = 16;            // floats of the widest vector
-  static constexpr int integer_numbers = 128;  // of a row of 4-bit values at a time
+  static constexpr int rows = 32;                  // query rows: (token, head of the group)
+  static constexpr int tokens = 64;                // keys
+  static constexpr idx leaf = 1024;                // positions after which partial results are added up
+  static constexpr int vector = 16;                // floats of the widest vector
+  static constexpr int integer_numbers = 128;      // of a row of 4-bit values at a time
   static constexpr int integer_limit = 127 * 128;  // of a query's or a weight's magnitude as an integer
   static constexpr idx line = 64;
 
@@ -88,15 +89,43 @@ inline std::size_t item_bytes(idx sequences) {
   return std::size_t(round_up(sequences * idx(sizeof(step_item)), 256));
 }
 
+/// A step that the verbs may trust, also when it was made by hand.
+inline void check_step(const step& s) {
+  expects(s.size >= 0 && s.q_rows >= 0 && s.kv_rows >= 0, "a step has ", s.size, " sequences, ", s.q_rows,
+          " rows of Q and ", s.kv_rows, " of K and V; none may be negative");
+  check_memory(s.items, s.size, "the list of a step's ", s.size, " sequences");
+  for (int i = 0; i < s.size; ++i) {
+    const step_item& item = s.items[i];
+    expects(item.sequence >= 0, "sequence ", item.sequence, " is negative");
+    expects(item.new_tokens >= 0 && item.queries >= 0 && item.n.before >= 0 && item.n.after < no_end &&
+                item.n.after - item.n.before == item.new_tokens,
+            "sequence ", item.sequence, " goes from ", item.n.before, " to ", item.n.after, " tokens with ",
+            item.new_tokens, " new ones and ", item.queries, " queries");
+    expects(item.kv_row >= 0 && item.kv_row <= s.kv_rows - item.new_tokens && item.q_row >= 0 &&
+                item.q_row <= s.q_rows - item.queries,
+            "sequence ", item.sequence, " has ", item.new_tokens, " rows of K and V from ", item.kv_row, " on and ",
+            item.queries, " of Q from ", item.q_row, " on; the step has ", s.kv_rows, " and ", s.q_rows);
+  }
+}
+
+inline void check_workers(const host& exec, int k_dim, int v_dim) {
+  expects(exec.workers() >= 1, "an executor of ", exec.workers(), " workers; at least 1 is needed");
+  expects(k_dim >= 0 && k_dim <= most_numbers && v_dim >= 0 && v_dim <= most_numbers, "rows of ", k_dim, " and ", v_dim,
+          " numbers; 0 to ", most_numbers, " are supported");
+}
+
 inline void check_scratch(const host& exec, const step& s, int k_dim, int v_dim) {
+  check_workers(exec, k_dim, v_dim);
   const std::size_t need = std::size_t(exec.workers()) * host_tile::worker_bytes(k_dim, v_dim);
   expects(s.scratch_bytes >= need, "the step's workspace leaves ", s.scratch_bytes, " bytes for ", exec.workers(),
           " workers and rows of ", k_dim, " and ", v_dim, " numbers; ", need, " are needed: see workspace_bytes");
+  check_memory(s.scratch, idx(need), "a step's scratch of ", s.scratch_bytes, " bytes");
 }
 
 /// Lays `items` and scratch out in a workspace.
 inline step place_step(idx sequences, std::span<unsigned char> workspace, step_item*& items) {
   constexpr std::size_t line = 256;
+  check_memory(workspace.data(), idx(workspace.size()), "a workspace of ", workspace.size(), " bytes");
   const std::size_t skip = (line - reinterpret_cast<std::uintptr_t>(workspace.data()) % line) % line;
   const std::size_t need = item_bytes(sequences);
   expects(workspace.size() >= skip + need, "a workspace of ", workspace.size(), " bytes; a step of ", sequences,
@@ -118,16 +147,41 @@ inline step_item next_item(step& s, int sequence, int new_tokens, int queries, l
   return item;
 }
 
+/// The first sequence to which two of the batch's items append, or -1. NOTE: without memory: sequences are marked in
+/// one range of numbers after another. They are rows of a table, so few ranges have any, mostly one.
+inline int appended_twice(const batch& b) {
+  constexpr idx range = 1 << 15;
+  for (idx first = 0; first != no_end;) {
+    std::uint64_t marked[range / 64] = {};
+    idx next = no_end;
+    for (std::size_t i = 0; i < b.sequences.size(); ++i) {
+      const idx sequence = b.sequences[i], at = sequence - first;
+      if (at < 0 || b.new_tokens[i] == 0) continue;
+      if (at >= range) {
+        next = smaller(next, sequence);
+        continue;
+      }
+      const std::uint64_t bit = std::uint64_t(1) << at % 64;
+      if (marked[at / 64] & bit) return int(sequence);
+      marked[at / 64] |= bit;
+    }
+    first = next;
+  }
+  return -1;
+}
+
 }  // namespace detail
 
 inline std::size_t workspace_bytes(const host& exec, int sequences, int k_dim, int v_dim) {
+  detail::expects(sequences >= 0, "a workspace for steps of ", sequences, " sequences; that may not be negative");
+  detail::check_workers(exec, k_dim, v_dim);
   return 256 + detail::item_bytes(sequences) +
          std::size_t(exec.workers()) * detail::host_tile::worker_bytes(k_dim, v_dim) +
          detail::host_tile::shared_bytes(exec.workers(), v_dim);
 }
 
-/// Plans a step over an engine's own memory. Without a 16-bit tail; throws `invalid_argument` before anything is
-/// written.
+/// Plans a step over an engine's own memory, without a 16-bit tail. Several items may read one sequence, of which at
+/// most one appends to it. Throws `invalid_argument` before anything is written.
 inline step plan(const host&, const batch& b, std::span<unsigned char> workspace) {
   const std::size_t size = b.sequences.size();
   detail::expects(b.length_before.size() == size && b.new_tokens.size() == size, "a batch of ", size, " sequences has ",
@@ -136,16 +190,18 @@ inline step plan(const host&, const batch& b, std::span<unsigned char> workspace
                   b.queries.size(), " query counts; one of each or none is needed");
   for (std::size_t i = 0; i < size; ++i) {
     detail::expects(b.sequences[i] >= 0, "sequence ", b.sequences[i], " is negative");
-    detail::expects(b.length_before[i] < idx(1) << 31, "sequence ", b.sequences[i], " has length ", b.length_before[i],
-                    "; fewer than 2^31 tokens are supported");
     detail::expects(b.length_before[i] >= 0 && b.new_tokens[i] >= 0, "sequence ", b.sequences[i], " has length ",
                     b.length_before[i], " and ", b.new_tokens[i], " new tokens; neither may be negative");
+    detail::expects(b.length_before[i] < (idx(1) << 31) - b.new_tokens[i], "sequence ", b.sequences[i], " has length ",
+                    b.length_before[i], " and ", b.new_tokens[i], " new tokens; fewer than 2^31 are supported");
     detail::expects(b.queries.empty() || b.queries[i] >= 0, "sequence ", b.sequences[i], " has ",
                     b.queries.empty() ? 0 : b.queries[i], " queries; that may not be negative");
     detail::expects(b.rope_positions.empty() || b.queries.empty() || b.queries[i] == b.new_tokens[i], "sequence ",
                     b.sequences[i], " has positions for RoPE, ", b.new_tokens[i], " new tokens and ",
                     b.queries.empty() ? 0 : b.queries[i], " queries; as many queries as tokens are needed");
   }
+  const int twice = detail::appended_twice(b);
+  detail::expects(twice < 0, "sequence ", twice, " is in the step twice with new tokens");
   idx new_tokens = 0;
   for (const int tokens : b.new_tokens) new_tokens += tokens;
   detail::expects(b.rope_positions.empty() || idx(b.rope_positions.size()) == new_tokens, "a step of ", new_tokens,

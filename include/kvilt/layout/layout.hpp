@@ -28,6 +28,7 @@ struct layout_request {
 /// Optional:
 ///   `idx slots() const`, or `idx slots(int sequence) const`
 ///                                     slots that a sequence has; the verbs refuse what needs more
+///   `bool has_table() const`          whether the memory that `locate` reads was given; the verbs refuse tokens without
 template <class L>
 concept kv_layout = std::is_trivially_copyable_v<L> && requires(const L l, int i, idx slot) {
   { L::min_run } -> std::convertible_to<int>;

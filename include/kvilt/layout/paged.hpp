@@ -31,6 +31,8 @@ class paged {
 
   KVILT_HD constexpr idx slots() const { return width_ * page_size(); }
 
+  KVILT_HD constexpr bool has_table() const { return table_ != nullptr || width_ == 0; }
+
   KVILT_HD constexpr int page_size() const { return size_.value(); }
   constexpr int page_rows(layout_request) const { return page_size(); }
   constexpr paged bind(const page_id* table, idx width) const {

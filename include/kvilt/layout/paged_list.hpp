@@ -20,6 +20,7 @@ struct paged_list {
     return {pages[first[sequence] + page], row, page_rows.value() - row};
   }
 
+  KVILT_HD constexpr bool has_table() const { return pages != nullptr && first != nullptr; }
   KVILT_HD constexpr idx slots(int sequence) const {
     return idx(first[sequence + 1] - first[sequence]) * page_rows.value();
   }
