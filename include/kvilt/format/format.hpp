@@ -193,6 +193,28 @@ struct plain_if<true, Codes, Params, Offset> {
   static constexpr plain_codes plain{Codes, Params, Offset};
 };
 
+/// What token formats share whose numbers have a scale in common: all of a row, or each `Group` of them.
+template <int D, int Group>
+struct row_groups : extent<D> {
+  using extent<D>::extent;
+  static_assert(Group == whole_row || (Group > 0 && Group % 32 == 0), "kvilt: groups are a multiple of 32 numbers");
+  static_assert(D == dynamic || Group == whole_row || D % (Group ? Group : 1) == 0, "kvilt: groups divide the row");
+  static constexpr int rows = 1;
+
+  KVILT_HD constexpr int dim() const { return this->get(); }
+  KVILT_HD constexpr int group() const { return Group == whole_row ? dim() : Group; }
+  KVILT_HD constexpr int groups() const { return dim() / group(); }
+  /// The group of a row's number `i`.
+  KVILT_HD constexpr int group_of(int i) const { return Group == whole_row ? 0 : i / group(); }
+};
+
+/// The largest magnitude of `n` numbers; NaN where one of them is.
+KVILT_HD constexpr float largest_magnitude(const float* x, int n) {
+  std::uint32_t largest = 0;  // as bits, of which NaN's are larger than every number's
+  for (int i = 0; i < n; ++i) largest = magnitude_bits(x[i]) > largest ? magnitude_bits(x[i]) : largest;
+  return float_of(largest);
+}
+
 /// "q4" of whole rows, "q4g32" of groups of 32.
 template <name_part Name, int Group>
 constexpr const char* grouped_name() {

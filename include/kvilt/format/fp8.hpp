@@ -8,25 +8,18 @@ namespace detail {
 /// Formats whose codes are 8-bit floats: s = max|x| / `Largest` in fp16, one per token and KV head, or one per `Group`
 /// numbers of the row.
 template <int D, int Group, std::uint8_t (*Narrow)(float), float (*Widen)(std::uint8_t), int Largest>
-struct float_8 : extent<D> {
-  using extent<D>::extent;
-  static_assert(Group == whole_row || Group % 32 == 0, "kvilt: groups are a multiple of 32 numbers");
-  static_assert(D == dynamic || Group == whole_row || D % (Group ? Group : 1) == 0, "kvilt: groups divide the row");
-  static constexpr int rows = 1;
+struct float_8 : row_groups<D, Group> {
+  using row_groups<D, Group>::row_groups;
+  using row_groups<D, Group>::dim, row_groups<D, Group>::group;
 
-  KVILT_HD constexpr int dim() const { return this->get(); }
-  KVILT_HD constexpr int group() const { return Group == whole_row ? dim() : Group; }
   KVILT_HD constexpr int code_bytes() const { return dim(); }
-  KVILT_HD constexpr int param_bytes() const { return 2 * (dim() / group()); }
+  KVILT_HD constexpr int param_bytes() const { return 2 * this->groups(); }
 
   KVILT_HD void encode(const float* x, row_ref r) const {
     KVILT_FENCE();
     for (int g = 0; g * group() < dim(); ++g) {
       const int first = g * group();
-      std::uint32_t largest = 0;  // NaN is larger than every number
-      for (int i = first; i < first + group(); ++i)
-        largest = magnitude_bits(x[i]) > largest ? magnitude_bits(x[i]) : largest;
-      const std::uint16_t scale = stored_scale(float_of(largest), float(Largest));
+      const std::uint16_t scale = stored_scale(largest_magnitude(x + first, group()), float(Largest));
       const float inverse = divide(1.0f, from_fp16(scale));
       write(r.params + 2 * g, scale);
       for (int i = first; i < first + group(); ++i) r.codes[i] = Narrow(x[i] * inverse);
@@ -34,7 +27,7 @@ struct float_8 : extent<D> {
   }
   template <int N>
   KVILT_HD void decode(row_ref r, int first, float (&out)[N]) const {
-    const float scale = from_fp16(read<std::uint16_t>(r.params + 2 * (Group == whole_row ? 0 : first / group())));
+    const float scale = from_fp16(read<std::uint16_t>(r.params + 2 * this->group_of(first)));
     for (int i = 0; i < N; ++i) out[i] = scale * Widen(r.codes[first + i]);
   }
 };

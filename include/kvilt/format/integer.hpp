@@ -8,27 +8,20 @@ namespace kvilt::inline KVILT_ABI {
 /// per `Group` numbers of the row. |x - decoded| <= s / 2. The scale is rounded before codes are made, never 0, and
 /// NaN where the row holds a NaN.
 template <int D = dynamic, int Group = whole_row>
-struct q8 : extent<D>, detail::plain_if<Group == whole_row, code_kind::u8, param_kind::scale16, 128> {
-  using extent<D>::extent;
-  static_assert(Group == whole_row || Group % 32 == 0, "kvilt: q8's groups are a multiple of 32 numbers");
-  static_assert(D == dynamic || Group == whole_row || D % (Group ? Group : 1) == 0,
-                "kvilt: q8's groups divide the row");
-  static constexpr int rows = 1;
+struct q8 : detail::row_groups<D, Group>,
+            detail::plain_if<Group == whole_row, code_kind::u8, param_kind::scale16, 128> {
+  using detail::row_groups<D, Group>::row_groups;
+  using detail::row_groups<D, Group>::dim, detail::row_groups<D, Group>::group;
   static constexpr const char* name() { return detail::grouped_name<"q8", Group>(); }
 
-  KVILT_HD constexpr int dim() const { return this->get(); }
-  KVILT_HD constexpr int group() const { return Group == whole_row ? dim() : Group; }
   KVILT_HD constexpr int code_bytes() const { return dim(); }
-  KVILT_HD constexpr int param_bytes() const { return 2 * (dim() / group()); }
+  KVILT_HD constexpr int param_bytes() const { return 2 * this->groups(); }
 
   KVILT_HD void encode(const float* x, row_ref r) const {
     KVILT_FENCE();
     for (int g = 0; g * group() < dim(); ++g) {
       const int first = g * group();
-      std::uint32_t largest = 0;  // NaN is larger than every number
-      for (int i = first; i < first + group(); ++i)
-        largest = magnitude_bits(x[i]) > largest ? magnitude_bits(x[i]) : largest;
-      const std::uint16_t scale = detail::stored_scale(float_of(largest), 127.0f);
+      const std::uint16_t scale = detail::stored_scale(detail::largest_magnitude(x + first, group()), 127.0f);
       const float inverse = detail::divide(1.0f, from_fp16(scale));
       detail::write(r.params + 2 * g, scale);
       for (int i = first; i < first + group(); ++i)
@@ -37,8 +30,7 @@ struct q8 : extent<D>, detail::plain_if<Group == whole_row, code_kind::u8, param
   }
   template <int N>
   KVILT_HD void decode(row_ref r, int first, float (&out)[N]) const {
-    const float scale =
-        from_fp16(detail::read<std::uint16_t>(r.params + 2 * (Group == whole_row ? 0 : first / group())));
+    const float scale = from_fp16(detail::read<std::uint16_t>(r.params + 2 * this->group_of(first)));
     for (int i = 0; i < N; ++i) out[i] = scale * float(int(r.codes[first + i]) - 128);
   }
 };
@@ -47,18 +39,13 @@ struct q8 : extent<D>, detail::plain_if<Group == whole_row, code_kind::u8, param
 /// fp16, one pair per token and KV head, or per `Group` numbers. z is the smallest x rounded down, so a row far from
 /// zero still spans its codes.
 template <int D = dynamic, int Group = whole_row>
-struct q4 : extent<D>, detail::plain_if<Group == whole_row, code_kind::u4, param_kind::scale_zero> {
-  using extent<D>::extent;
-  static_assert(Group == whole_row || Group % 32 == 0, "kvilt: q4's groups are a multiple of 32 numbers");
-  static_assert(D == dynamic || Group == whole_row || D % (Group ? Group : 1) == 0,
-                "kvilt: q4's groups divide the row");
-  static constexpr int rows = 1;
+struct q4 : detail::row_groups<D, Group>, detail::plain_if<Group == whole_row, code_kind::u4, param_kind::scale_zero> {
+  using detail::row_groups<D, Group>::row_groups;
+  using detail::row_groups<D, Group>::dim, detail::row_groups<D, Group>::group;
   static constexpr const char* name() { return detail::grouped_name<"q4", Group>(); }
 
-  KVILT_HD constexpr int dim() const { return this->get(); }
-  KVILT_HD constexpr int group() const { return Group == whole_row ? dim() : Group; }
   KVILT_HD constexpr int code_bytes() const { return dim() / 2; }
-  KVILT_HD constexpr int param_bytes() const { return 4 * (dim() / group()); }  // {scale, zero} of each group
+  KVILT_HD constexpr int param_bytes() const { return 4 * this->groups(); }  // {scale, zero} of each group
 
   KVILT_HD void encode(const float* x, row_ref r) const {
     KVILT_FENCE();
@@ -67,7 +54,7 @@ struct q4 : extent<D>, detail::plain_if<Group == whole_row, code_kind::u4, param
   }
   template <int N>
   KVILT_HD void decode(row_ref r, int first, float (&out)[N]) const {
-    const unsigned char* params = r.params + 4 * (Group == whole_row ? 0 : first / group());
+    const unsigned char* params = r.params + 4 * this->group_of(first);
     const float scale = from_fp16(detail::read<std::uint16_t>(params));
     const float zero = from_fp16(detail::read<std::uint16_t>(params + 2));
     unsigned char codes[N];

@@ -8,16 +8,12 @@ namespace detail {
 /// Token formats of a few bits, asymmetric: code = round((x - z) / s), s and z in fp16, one pair per token and KV head or
 /// per `Group` numbers.
 template <int Bits, int D, int Group>
-struct affine_rows : extent<D> {
-  using extent<D>::extent;
-  static_assert(Group == whole_row || Group % 32 == 0, "kvilt: groups are a multiple of 32 numbers");
-  static_assert(D == dynamic || Group == whole_row || D % (Group ? Group : 1) == 0, "kvilt: groups divide the row");
-  static constexpr int rows = 1;
+struct affine_rows : row_groups<D, Group> {
+  using row_groups<D, Group>::row_groups;
+  using row_groups<D, Group>::dim, row_groups<D, Group>::group;
 
-  KVILT_HD constexpr int dim() const { return this->get(); }
-  KVILT_HD constexpr int group() const { return Group == whole_row ? dim() : Group; }
   KVILT_HD constexpr int code_bytes() const { return code_row<Bits>::bytes(dim()); }
-  KVILT_HD constexpr int param_bytes() const { return 4 * (dim() / group()); }  // {scale, zero} of each group
+  KVILT_HD constexpr int param_bytes() const { return 4 * this->groups(); }  // {scale, zero} of each group
 
   KVILT_HD void encode(const float* x, row_ref r) const {
     KVILT_FENCE();
@@ -34,7 +30,7 @@ struct affine_rows : extent<D> {
   }
   template <int N>
   KVILT_HD void decode(row_ref r, int first, float (&out)[N]) const {
-    const unsigned char* params = r.params + 4 * (Group == whole_row ? 0 : first / group());
+    const unsigned char* params = r.params + 4 * this->group_of(first);
     const float scale = from_fp16(read<std::uint16_t>(params));
     const float zero = from_fp16(read<std::uint16_t>(params + 2));
     unsigned char codes[N];
