@@ -166,3 +166,43 @@ TEST_CASE("attend: both parts of a concatenated row have whole groups", "[attent
       plan_bytes(kv(k_format(q8<dynamic, 32>(40), fp16<>(8)), fp16<>(16)), {.layers = 1, .kv_heads = 1, .tokens = 4}),
       containing("K rows have 40 numbers; whole groups of 32 are needed"));
 }
+
+namespace {
+
+// 32-bit rows that count the numbers that are decoded.
+struct counted {
+  static constexpr int rows = 1;
+  static inline idx numbers = 0;
+
+  static constexpr int dim() { return 24; }
+  static constexpr int code_bytes() { return 4 * dim(); }
+  static constexpr int param_bytes() { return 0; }
+  static void encode(const float* x, row_ref r) { std::memcpy(r.codes, x, std::size_t(code_bytes())); }
+  template <int N>
+  void decode(row_ref r, int first, float (&out)[N]) const {
+    numbers += N;
+    std::memcpy(out, r.codes + 4 * first, sizeof(out));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("attend: keys of which V is a part are decoded once", "[attention]") {
+  using kv = policy<contiguous, counted, prefix<counted, 16>>;
+  constexpr int tokens = 150;
+  cache<kv> owner({.layers = 1, .kv_heads = 1, .tokens = tokens}, host_memory());
+  const tensor<float> k = random_tensor(1, tokens, 1, 24), q = random_tensor(2, tokens, 1, 24);
+  const planned_step s(host(), {0}, {tokens}, {1}, 24, 16);
+  append(host(), owner.view(0), s, k.rows());
+  answer<> a(1, 1, 16);
+  counted::numbers = 0;
+  attention{causal{}}(host(), owner.view(0), s, q.rows(), a.out.rows());
+  CHECK(counted::numbers == tokens * 24);
+  std::vector<std::vector<double>> kept;
+  std::vector<oracle_key> keys;
+  for (int t = 0; t < tokens; ++t) kept.push_back(widened(k.row(t, 0)));
+  for (int t = 0; t < tokens; ++t)
+    keys.push_back({kept[std::size_t(t)], std::span(kept[std::size_t(t)]).first(16), idx(t)});
+  const oracle_state want = oracle(widened(q.row(0, 0)), keys, 1 / std::sqrt(24.0), 16, band(tokens - 1, 1 << 20));
+  CHECK(difference(a.out.row(0, 0), want.out) == "");
+}

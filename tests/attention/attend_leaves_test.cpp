@@ -5,6 +5,7 @@
 #include <kvilt/core/thread_pool.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 
 namespace {
@@ -278,4 +279,34 @@ TEST_CASE("attend: what weights cost as integers does not gather in a rotation",
     // The first number is the sum of all: an error that they share would show there.
     CHECK(std::sqrt(first / count) <= 15 * std::sqrt(all / (count * (dim - 1))));
   }
+}
+
+namespace {
+
+// A rotation that changes nothing and counts the rows that are turned.
+struct counting {
+  static inline std::atomic<int> rows = 0;
+  static void forward(float*, int) { ++rows; }
+  static void inverse(float*, int) {}
+};
+
+}  // namespace
+
+TEST_CASE("attend: queries are read once for every leaf, and not to say whose the sums are", "[attention][threads]") {
+  using kv = policy<contiguous, rotated<fp32<16>, counting>>;
+  constexpr int long_text = 2 * host_tile::leaf + 100, queries = 5;
+  cache<kv> owner({.layers = 1, .kv_heads = 1, .tokens = long_text}, host_memory());
+  thread_pool pool(3);
+  const host exec(pool);
+  const planned_step s(exec, {0}, {long_text}, {queries}, 16, 16);
+  const tensor<float> k = random_tensor(1, long_text, 1, 16), q = random_tensor(2, queries, 2, 16);
+  append(exec, owner.view(0), s, k.rows(), k.rows());
+  answer<> shared(queries, 2, 16), alone(queries, 2, 16);
+  counting::rows = 0;
+  attention{causal{}}(exec, owner.view(0), s, q.rows(), shared.out.rows());
+  CHECK(counting::rows == 3 * 2 * queries);
+  counting::rows = 0;
+  attention{causal{}}(host(), owner.view(0), s, q.rows(), alone.out.rows());
+  CHECK(counting::rows == 2 * queries);
+  CHECK(same_bits(shared.out.data, alone.out.data));
 }

@@ -141,12 +141,18 @@ class host_attention {
  private:
   using block_type = host_block<View, Variant, Positions>;
 
-  block_type block_of(idx task, int worker) const {
+  /// For the task's rows, whose queries are not read.
+  block_type seats_of(idx task, int worker) const {
     float* const scratch = worker_scratch(step_, worker, view_.k_dim(), view_.v_dim());
     block_type block(kernels_, view_, attention_.variant(), attention_.positions(), attention_.scale(view_.k_dim()),
                      tasks_.item(step_, task), tasks_.head(task), tasks_.group,
                      reinterpret_cast<unsigned char*>(scratch));
-    block.load(q_, tasks_.first(task), tasks_.rows(step_, task));
+    block.seat(tasks_.first(task), tasks_.rows(step_, task));
+    return block;
+  }
+  block_type block_of(idx task, int worker) const {
+    block_type block = seats_of(task, worker);
+    block.load(q_);
     return block;
   }
   void run_task(idx task, int worker) const {
@@ -190,7 +196,7 @@ class host_attention {
         const int rows = tasks_.rows(step_, task);
         if (rows <= 0) return;
         for (idx leaf = 0; leaf < count; ++leaf) total(task).add(kernels_, part(task, leaf), rows);
-        if (first + count == leaves) block_of(task, worker).finish(total(task), out_, lse_);
+        if (first + count == leaves) seats_of(task, worker).finish(total(task), out_, lse_);
       });
     }
   }

@@ -55,16 +55,22 @@ class host_block {
     total_ = arena_.states(host_tile::rows, v_dim_);
   }
 
-  /// Reads query rows [first, first + count), a row being (token, head of the group).
-  template <class Q>
-  void load(const rows<Q>& q, int first, int count) {
+  /// Is for query rows [first, first + count), a row being (token, head of the group).
+  void seat(int first, int count) {
     count_ = count;
-    prepared_for_ = nullptr;
     for (int r = 0; r < count_; ++r) {
       const int query = (first + r) / group_, q_head = head_ * group_ + (first + r) % group_;
       where_[r] = {item_.sequence, q_head, head_, query, item_.query_position(query), 0};
+    }
+  }
+
+  /// Reads the rows.
+  template <class Q>
+  void load(const rows<Q>& q) {
+    prepared_for_ = nullptr;
+    for (int r = 0; r < count_; ++r) {
       float* row = q_ + r * q_stride_;
-      load_row(q.at(item_.q_row + query, q_head), k_dim_, row);
+      load_row(q.at(item_.q_row + where_[r].q_index, where_[r].q_head), k_dim_, row);
       std::fill(row + k_dim_, row + q_stride_, 0.0f);
       if constexpr (!turns_keys) View::k_rotation::forward(row, k_dim_);
       const position_range seen = tiles_of(variant_, where_[r]);
@@ -232,7 +238,11 @@ class host_block {
       take_turned(seg, p, position, first, run);
     else
       keys_.take(seg.k, seg.planes.k_codes, seg.planes.k_params, p, head_, first, run, k_);
-    softmax_.values().take(seg.v, seg.planes.v_codes, seg.planes.v_params, p, head_, first, run, v_);
+    // NOTE: where V is the first numbers of keys that were decoded just now, that is done once for both.
+    if constexpr (shares_keys<typename Segment::v_format> && !turns_keys && !plain_keys<Segment>)
+      std::copy_n(keys_.rows + first, run, softmax_.values().rows + first);
+    else
+      softmax_.values().take(seg.v, seg.planes.v_codes, seg.planes.v_params, p, head_, first, run, v_);
     for (int t = 0; t < run; ++t) key_position_[first + t] = position + t;
     softmax_.take(first, run, plain_or_decoded<typename Segment::v_format>(), plain_format<typename Segment::v_format>);
   }
