@@ -139,7 +139,7 @@ TEST_CASE("plain: what is more than numbers under one scale is not declared plai
   CHECK_FALSE(plain_format<rotated<q4<64, 32>>>);
   // A code that is NaN and no number.
   CHECK_FALSE(plain_format<q8_static<>>);
-  // Codes that no kind names, tiles, rows less a mean, rows of two formats, and parts of rows.
+  // Codes that no kind names, tiles, rows less a mean, rows of two formats, and parts of rows under a scale.
   CHECK_FALSE(plain_format<q3<>>);
   CHECK_FALSE(plain_format<q2<>>);
   CHECK_FALSE(plain_format<q4_channel<>>);
@@ -147,4 +147,26 @@ TEST_CASE("plain: what is more than numbers under one scale is not declared plai
   CHECK_FALSE(plain_format<centred<rotated<q8<64>>, 2>>);
   CHECK_FALSE(plain_format<concat<q8<>, q8<>>>);
   CHECK_FALSE(plain_format<prefix<q4<64>, 32>>);
+  CHECK_FALSE(plain_format<prefix<e4m3<64>, 32>>);
+  CHECK_FALSE(plain_format<prefix<concat<fp16<64>, fp16<8>>, 32>>);
+}
+
+TEMPLATE_TEST_CASE("plain: the first numbers of a row without params lie as it does", "[format]", fp32<64>, fp16<64>,
+                   bf16<64>) {
+  using part = prefix<TestType, 40>;
+  static_assert(plain_format<part>);
+  CHECK(part::plain == TestType::plain);
+  for (const awkward::row& row : awkward::all_rows(64)) {
+    const TestType whole;
+    record<TestType> r(whole, row.x);
+    for (int first = 0; first < 40; first += 8) {
+      float out[8];
+      part(whole).template decode<8>(r.ref(), first, out);
+      for (int i = 0; i < 8; ++i) {
+        const double wanted = code_at(part::plain.codes, r.ref().codes, first + i), got = double(out[i]);
+        INFO(row.name << ", number " << first + i);
+        CHECK((got == wanted || (std::isnan(got) && std::isnan(wanted))));
+      }
+    }
+  }
 }

@@ -73,12 +73,25 @@ class concat {
   B b_;
 };
 
+namespace detail {
+
+/// The first numbers of rows lie as the rows do. NOTE: without params alone: under a scale the kernels' way of adding up
+/// would give other bits than decoded numbers do.
+template <class K>
+struct plain_prefix {};
+template <plain_format K>
+requires(K::plain.params == param_kind::none) struct plain_prefix<K> {
+  static constexpr plain_codes plain = K::plain;
+};
+
+}  // namespace detail
+
 /// V's format where V is the first `N` numbers of K: stored once, in K's record. `append` writes no V and reads none,
 /// and it takes no bytes; V's planes are K's.
 ///
 ///     using mla = kvilt::policy<kvilt::paged<64>, latent, kvilt::prefix<latent, 512>>;
 template <kv_format K, int N>
-class prefix {
+class prefix : public detail::plain_prefix<K> {
   static_assert(N >= 8 && N % 8 == 0, "kvilt: a prefix has a positive multiple of 8 numbers");
   static_assert(detail::static_dim<K>() == dynamic || N <= detail::static_dim<K>(),
                 "kvilt: a prefix is no longer than K's rows");
