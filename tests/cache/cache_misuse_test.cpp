@@ -231,3 +231,14 @@ TEST_CASE("cache: chunks follow each other without gap or overlap", "[cache]") {
   }
   CHECK_THROWS_WITH(in_chunks(5, 0, [](idx, int) {}), containing("steps of 0 tokens"));
 }
+
+TEST_CASE("cache: more tokens than are counted are neither held nor adopted", "[cache]") {
+  using kv = ring<fp16<>>;
+  cache<kv> owner({.layers = 1, .kv_heads = 1, .tokens = 8}, host_memory(), kv(16, window<>(4)));
+  const sequence s = owner.open();
+  for (const idx more : {idx(-1), idx(1) << 62, std::numeric_limits<idx>::max()})
+    CHECK_THROWS_WITH(owner.holds(s, more), containing("of 0 tokens is to hold " + std::to_string(more) + " more"));
+  const idx far = std::numeric_limits<idx>::max();
+  CHECK_THROWS_WITH(owner.adopt(s, {far, far, far, far}), containing("is to hold " + std::to_string(far) + " by copy"));
+  CHECK(owner.length(s) == 0);
+}

@@ -666,3 +666,10 @@ TEST_CASE("cache_set: every verb refuses a set that has been moved from", "[cach
   to.commit(begun);
   CHECK(to.length(s) == 1);
 }
+
+TEST_CASE("cache_set: KV heads of a layer are counted in 31 bits", "[cache]") {
+  constexpr int most = std::numeric_limits<int>::max();
+  using kv = policy<contiguous, fp16<>>;
+  const layer_group<kv> many{{0}, most, kv(16)}, more{{layer_part(0, most)}, 1, kv(16)};
+  CHECK_THROWS_WITH(plan_bytes({.tokens = 16}, many, more), containing("layer 0 has 2147483648 KV heads"));
+}

@@ -3,6 +3,7 @@
 
 #include <kvilt/kvilt.hpp>
 
+#include <limits>
 #include <utility>
 
 namespace {
@@ -261,11 +262,15 @@ TEST_CASE("view: steps by hand that cannot be are refused by every verb", "[cach
   refuses([](step& s, step_item&) { s.items = nullptr; }, "the list of a step's 2 sequences is null");
   refuses([](step& s, step_item&) { s.size = -1; }, "a step has -1 sequences");
   refuses([](step& s, step_item&) { s.q_rows = -1; }, "-1 rows of Q");
+  const idx positions[4] = {};
+  refuses([&](step& s, step_item&) { s.rope_positions = positions, s.q_rows = 4; },
+          "a step of 4 rows of Q and 3 of K and V has positions for RoPE");
   refuses([](step&, step_item& i) { i.sequence = -1; }, "sequence -1 is negative");
   refuses([](step&, step_item& i) { i.new_tokens = -2; }, "with -2 new ones");
   refuses([](step&, step_item& i) { i.queries = -2; }, "and -2 queries");
   refuses([](step&, step_item& i) { i.n.before = -1; }, "sequence 1 goes from -1 to 2 tokens");
   refuses([](step&, step_item& i) { i.n.before = 1; }, "sequence 1 goes from 1 to 2 tokens with 2 new ones");
+  refuses([](step&, step_item& i) { i.n.after = std::numeric_limits<idx>::min(); }, "sequence 1 goes from 0 to -");
   refuses([](step&, step_item& i) { i.kv_row = 2; }, "has 2 rows of K and V from 2 on");
   refuses([](step&, step_item& i) { i.kv_row = -1; }, "has 2 rows of K and V from -1 on");
   refuses([](step&, step_item& i) { i.q_row = 2; }, "and 2 of Q from 2 on; the step has 3 and 3");
@@ -284,7 +289,8 @@ TEST_CASE("view: rows that are written do not lie on each other", "[cache]") {
   const tensor<float> given = random_tensor(1, 3, heads, dim);
   std::vector<float> room(1000, 0.5f);
   const rope none;
-  append(host(), v, s, given.rows(), given.rows());
+  append(host(), v, s, random_tensor(2, 3, heads, dim).rows(), given.rows());
+  const std::vector<unsigned char> kept = e.bytes();
   const auto written = [&](idx token, idx head) { return rows<float>{room.data() + 500, token, head, heads, dim}; };
   for (const auto& [token, head] : {std::pair<idx, idx>{0, dim},
                                     {dim, dim},
@@ -302,6 +308,7 @@ TEST_CASE("view: rows that are written do not lie on each other", "[cache]") {
                       containing("rows of Q" + text));
   }
   for (const float x : room) REQUIRE(x == 0.5f);
+  CHECK(e.bytes() == kept);
   for (const auto& [token, head] : {std::pair<idx, idx>{2 * dim, dim}, {dim, 3 * dim}, {-2 * dim, dim}, {40, 20}})
     CHECK_NOTHROW(attention{causal{}}(host(), v, s, given.rows(), written(token, head)));
 }

@@ -93,12 +93,14 @@ inline std::size_t item_bytes(idx sequences) {
 inline void check_step(const step& s) {
   expects(s.size >= 0 && s.q_rows >= 0 && s.kv_rows >= 0, "a step has ", s.size, " sequences, ", s.q_rows,
           " rows of Q and ", s.kv_rows, " of K and V; none may be negative");
+  expects(s.rope_positions == nullptr || s.q_rows == s.kv_rows, "a step of ", s.q_rows, " rows of Q and ", s.kv_rows,
+          " of K and V has positions for RoPE; as many queries as tokens are needed");
   check_memory(s.items, s.size, "the list of a step's ", s.size, " sequences");
   for (int i = 0; i < s.size; ++i) {
     const step_item& item = s.items[i];
     expects(item.sequence >= 0, "sequence ", item.sequence, " is negative");
-    expects(item.new_tokens >= 0 && item.queries >= 0 && item.n.before >= 0 && item.n.after < no_end &&
-                item.n.after - item.n.before == item.new_tokens,
+    expects(item.new_tokens >= 0 && item.queries >= 0 && item.n.before >= 0 && item.n.after >= item.n.before &&
+                item.n.after < no_end && item.n.after - item.n.before == item.new_tokens,
             "sequence ", item.sequence, " goes from ", item.n.before, " to ", item.n.after, " tokens with ",
             item.new_tokens, " new ones and ", item.queries, " queries");
     expects(item.kv_row >= 0 && item.kv_row <= s.kv_rows - item.new_tokens && item.q_row >= 0 &&

@@ -113,7 +113,7 @@ class rope_table {
     for (int i = 0; i < dims / 2; ++i) {
       const double factor = factors.empty() ? 1.0 : double(factors[std::size_t(i)]);
       detail::expects(factor > 0 && factor < HUGE_VAL, "RoPE's factor ", i, " is ", factor,
-                      "; a positive one is needed");
+                      "; a positive, finite one is needed");
       add(basis.theta(i) / factor);
     }
   }
