@@ -196,6 +196,8 @@ TEST_CASE("attend: what does not fit is refused by name", "[attention]") {
   long_rows.dim = 16;
   CHECK_THROWS_WITH(run(q.rows(), long_rows, s),
                     containing("the output has 4 heads of 16 numbers; Q has 4 and the cache's values 8"));
+  CHECK_THROWS_WITH(attention{causal{}}(host(), t.view(), s, q.rows(), a.out.rows(), natural_lse{a.lse.data(), 3}),
+                    containing("rows of log-sum-exps are 3 apart; there are 4 heads"));
   step cramped = s;
   cramped.scratch_bytes = 100;
   CHECK_THROWS_WITH(run(q.rows(), a.out.rows(), cramped), containing("the step's workspace leaves 100 bytes"));

@@ -106,3 +106,27 @@ TEST_CASE("state: a merge may end in its first part, in any element type", "[att
   merge_into(a, lse_a, b, lse_b, a, lse_a);
   CHECK((a.data == out.data));
 }
+
+TEST_CASE("state: what is not there is not merged", "[attention]") {
+  std::vector<float> numbers(2 * 2 * 8, 1.0f), sums(4, 0.5f);
+  const rows<float> x = packed_rows(numbers.data(), 2, 8), nowhere = packed_rows(static_cast<float*>(nullptr), 2, 8);
+  rows<float> flat = x;
+  flat.token_stride = 8;
+  const natural_lse lse{sums.data(), 2}, none, narrow{sums.data(), 1};
+  using support::containing;
+  CHECK_THROWS_WITH(merge(2, nowhere, lse, x, lse, x, lse), containing("a result of 2 rows to be merged is null"));
+  CHECK_THROWS_WITH(merge(2, x, lse, nowhere, lse, x, lse), containing("a result of 2 rows to be merged is null"));
+  CHECK_THROWS_WITH(merge(2, x, lse, x, lse, nowhere, lse), containing("a result of 2 rows to be merged is null"));
+  CHECK_THROWS_WITH(merge(2, x, none, x, lse, x, lse), containing("a list of log-sum-exps to be merged is null"));
+  CHECK_THROWS_WITH(merge(2, x, lse, x, none, x, lse), containing("a list of log-sum-exps to be merged is null"));
+  CHECK_THROWS_WITH(merge(2, x, lse, x, lse, flat, lse), containing("rows of a merged result of 8 numbers lie on"));
+  CHECK_THROWS_WITH(merge(2, x, lse, x, lse, x, narrow), containing("rows of log-sum-exps are 1 apart"));
+  const std::vector<float> sinks = {1, 2};
+  CHECK_THROWS_WITH(merge_sink(2, nowhere, lse, sinks.data()), containing("a result of 2 rows, or its sinks is null"));
+  CHECK_THROWS_WITH(merge_sink(2, x, lse, nullptr), containing("a result of 2 rows, or its sinks is null"));
+  CHECK_THROWS_WITH(merge_sink(2, flat, lse, sinks.data()), containing("lie on each other"));
+  CHECK_THROWS_WITH(merge_sink(2, x, narrow, sinks.data()), containing("rows of log-sum-exps are 1 apart"));
+  for (const float number : numbers) REQUIRE(number == 1.0f);
+  CHECK_NOTHROW(merge(0, nowhere, none, nowhere, none, nowhere, none));
+  CHECK_NOTHROW(merge(2, x, lse, x, lse, x, none));
+}

@@ -673,3 +673,16 @@ TEST_CASE("cache_set: KV heads of a layer are counted in 31 bits", "[cache]") {
   const layer_group<kv> many{{0}, most, kv(16)}, more{{layer_part(0, most)}, 1, kv(16)};
   CHECK_THROWS_WITH(plan_bytes({.tokens = 16}, many, more), containing("layer 0 has 2147483648 KV heads"));
 }
+
+TEST_CASE("cache_set: a range of heads that a layer does not have is refused", "[cache]") {
+  const rows<float> x{nullptr, 16, 8, 2, 8};
+  for (const head_range wrong : {head_range{}, head_range{0, 0, 2}, head_range{-1, 1, 2}, head_range{1, 2, 2},
+                                 head_range{2, 1, 2}, head_range{0, 1, -2}, head_range{0, 3, 2}}) {
+    const std::string text = " KV heads from head " + std::to_string(wrong.first) + " on of ";
+    CHECK_THROWS_WITH(wrong.kv(x), containing(text));
+    CHECK_THROWS_WITH(wrong.queries(x), containing(text));
+    float lse = 0;
+    CHECK_THROWS_WITH(wrong.queries(natural_lse{&lse, 2}, 2), containing(text));
+  }
+  CHECK(head_range{1, 1, 2}.kv(x).heads == 1);
+}

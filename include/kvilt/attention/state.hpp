@@ -1,7 +1,7 @@
 #pragma once
 
-#include <kvilt/core/error.hpp>
 #include <kvilt/core/floats.hpp>
+#include <kvilt/core/given.hpp>
 #include <kvilt/core/types.hpp>
 
 #include <cmath>
@@ -25,12 +25,16 @@ struct merge_weights {
 };
 
 /// Merges finished partial results over disjoint keys; out and lse may be a's own. All rows are [tokens][heads][dim].
-/// Throws `invalid_argument` where heads or dims differ.
+/// Throws `invalid_argument` where heads or dims differ, or something but `lse` is null.
 template <class A, class B, class Out>
 void merge(idx tokens, rows<A> a, natural_lse lse_a, rows<B> b, natural_lse lse_b, rows<Out> out, natural_lse lse) {
   const int heads = out.heads, dim = out.dim;
   detail::expects(a.heads == heads && b.heads == heads && a.dim == dim && b.dim == dim, "results of ", a.heads, " and ",
                   b.heads, " heads of ", a.dim, " and ", b.dim, " numbers are merged into ", heads, " of ", dim);
+  detail::check_memory(a.data && b.data ? out.data : nullptr, tokens, "a result of ", tokens, " rows to be merged");
+  detail::check_memory(lse_a ? lse_b.data : nullptr, tokens, "a list of log-sum-exps to be merged");
+  detail::check_written("rows of a merged result", out, tokens);
+  if (lse) detail::check_written(lse, tokens, heads);
   for (idx t = 0; t < tokens; ++t)
     for (int h = 0; h < heads; ++h) {
       const merge_weights w = merge_weights::of(lse_a.at(t, h), lse_b.at(t, h));
@@ -46,9 +50,13 @@ void merge(idx tokens, rows<A> a, natural_lse lse_a, rows<B> b, natural_lse lse_
 
 /// Adds a sink to finished results that were computed without it, in place: a part with one key more, whose value is 0.
 /// For parts that are merged: once, at the end. Rows are [tokens][heads][dim], sinks [heads], natural units.
+/// Throws `invalid_argument` where something is null.
 template <class Out>
 void merge_sink(idx tokens, rows<Out> out, natural_lse lse, const float* sinks) {
   detail::expects(tokens == 0 || lse, "a sink is added to results without log-sum-exps");
+  detail::check_memory(out.data && sinks ? out.data : nullptr, tokens, "a result of ", tokens, " rows, or its sinks");
+  detail::check_written("rows of a result with a sink", out, tokens);
+  detail::check_written(lse, tokens, out.heads);
   for (idx t = 0; t < tokens; ++t)
     for (int h = 0; h < out.heads; ++h) {
       const merge_weights w = merge_weights::of(lse.at(t, h), sinks[h]);

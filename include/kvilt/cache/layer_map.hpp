@@ -27,6 +27,7 @@ struct head_range {
   /// Their share of K or V: [tokens][total][dim].
   template <class T>
   rows<T> kv(const rows<T>& all) const {
+    check();
     detail::expects(all.heads == total, "K or V has ", all.heads, " heads; the layer has ", total);
     return part(all, 1);
   }
@@ -41,7 +42,12 @@ struct head_range {
   }
 
  private:
+  void check() const {
+    detail::expects(first >= 0 && count >= 1 && first <= idx(total) - count, count, " KV heads from head ", first,
+                    " on of ", total, "; at least 1 among them is needed");
+  }
   int ratio(int q_heads) const {
+    check();
     detail::expects(q_heads > 0 && q_heads % total == 0, q_heads, " query heads over ", total,
                     " KV heads; a positive multiple is needed");
     return q_heads / total;

@@ -26,6 +26,13 @@ void check_memory(const void* data, idx count, const What&... what) {
   expects(count <= 0 || data != nullptr, what..., " is null");
 }
 
+/// Log-sum-exps of `tokens` rows that are written each have a place of their own.
+inline void check_written(natural_lse lse, idx tokens, int heads) {
+  check_memory(lse.data, tokens, "the list of log-sum-exps of ", tokens, " rows");
+  expects(tokens < 2 || lse.row_stride >= heads, "rows of log-sum-exps are ", lse.row_stride, " apart; there are ",
+          heads, " heads");
+}
+
 /// Rows of `tokens` tokens that are written do not lie on each other, whichever of tokens and heads is the outer axis.
 template <class T>
 void check_written(const char* what, const rows<T>& x, idx tokens) {
