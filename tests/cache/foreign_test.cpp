@@ -144,6 +144,12 @@ int row_of(const spot& s) {
 
 constexpr pool_shape shape{pages, page_rows, heads};
 
+// As large as any that is made of it here; none reads it.
+std::uint16_t* some_pool() {
+  static std::vector<std::uint16_t> memory(std::size_t(1) << 15);
+  return memory.data();
+}
+
 }  // namespace
 
 TEST_CASE("foreign: vLLM, K and V stacked", "[cache]") {
@@ -301,12 +307,6 @@ TEST_CASE("foreign: llama.cpp's cells, of one sequence and of all", "[cache]") {
   CHECK_THROWS_WITH(wrap_llama_cpp(m.first.data(), m.second.data(), fp16<>(k_dim), fp16<>(v_dim), {30, 2, heads},
                                    {cell_of.data(), cells}),
                     containing("a cell of 2 rows"));
-}
-
-// As large as any that is made of it here; none reads it.
-static std::uint16_t* some_pool() {
-  static std::vector<std::uint16_t> memory(std::size_t(1) << 15);
-  return memory.data();
 }
 
 TEST_CASE("foreign: what an engine's memory cannot hold is refused", "[cache]") {
