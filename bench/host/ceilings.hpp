@@ -4,6 +4,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <numeric>
@@ -29,15 +30,17 @@ double seconds_of(Work&& work) {
 class read_loop {
  public:
   /// bytes: of all the memory, several times what the last cache holds.
-  explicit read_loop(idx bytes) : words_(std::size_t(bytes) / sizeof(std::uint64_t), 1) {}
+  explicit read_loop(idx bytes) : memory_(kvilt::host_memory(), std::size_t(bytes)) {
+    std::fill_n(words(), memory_.bytes() / sizeof(std::uint64_t), 1);
+  }
 
   /// Seconds that reading so many bytes takes.
   double operator()(const kvilt::host& exec, idx bytes) {
-    const idx parts = kvilt::ceil_div(bytes, part), all = idx(words_.size() * sizeof(std::uint64_t)) / part;
+    const idx parts = kvilt::ceil_div(bytes, part), all = idx(memory_.bytes()) / part;
     const double seconds = seconds_of([&] {
       exec.for_each(parts, [&](idx i, int) {
         const idx size = kvilt::smaller(part, bytes - i * part);
-        std::uint64_t total = sum(words_.data() + (next_ + i) % all * (part / 8), size / 8);
+        std::uint64_t total = sum(words() + (next_ + i) % all * (part / 8), size / 8);
         benchmark::DoNotOptimize(total);
       });
     });
@@ -63,8 +66,10 @@ class read_loop {
     return total;
   }
 
-  std::vector<std::uint64_t> words_;
-  idx next_ = 0;  // part
+  std::uint64_t* words() const { return reinterpret_cast<std::uint64_t*>(memory_.data()); }
+
+  kvilt::buffer<kvilt::memory_space::host> memory_;  // as a cache has it
+  idx next_ = 0;                                     // part
 };
 
 // Each of these runs `rounds` times `chains` instructions on registers alone, as many as hide how long one takes, and

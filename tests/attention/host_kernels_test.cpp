@@ -10,7 +10,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan_number = std::numeric_limits<float>::quiet_NaN();
 constexpr double unit = 0x1p-24;  // of fp32: what one rounding may cost, relative
 
-constexpr int dims[] = {8, 24, 40, 64, 72, 128, 200, 576};
+constexpr int dims[] = {8, 24, 40, 64, 72, 128, 192, 200, 256, 576};
 constexpr int most_rows = 9;
 
 // Each set of instructions, by name.

@@ -2,9 +2,13 @@
 
 #include <kvilt/core/memory.hpp>
 
+#include <cinttypes>
 #include <cstdint>
+#include <cstdio>
+#include <fstream>
 #include <map>
 #include <new>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -38,6 +42,20 @@ struct exhausted {
 };
 
 using host_buffer = buffer<memory_space::host>;
+
+/// What the system was told of the mapping that holds `p`.
+[[maybe_unused]] bool asks_for_huge_pages(const void* p) {
+  std::ifstream maps("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t first, last;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " ", &first, &last) == 2)
+      inside = reinterpret_cast<std::uintptr_t>(p) >= first && reinterpret_cast<std::uintptr_t>(p) < last;
+    else if (inside && line.rfind("VmFlags:", 0) == 0)
+      return line.find(" hg") != std::string::npos;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -89,6 +107,19 @@ TEST_CASE("memory: host memory is aligned", "[core]") {
   CHECK(reinterpret_cast<std::uintptr_t>(b.data()) % 256 == 0);
   b.data()[2] = 7;
   CHECK(b.data()[2] == 7);
+}
+
+TEST_CASE("memory: large blocks ask for huge pages, small ones do not", "[core]") {
+  constexpr std::size_t huge = std::size_t(2) << 20;
+  const host_buffer large(host_memory(), 2 * huge + 5), small(host_memory(), huge - 1);
+  CHECK(reinterpret_cast<std::uintptr_t>(large.data()) % huge == 0);
+  large.data()[2 * huge + 4] = 7;
+#if defined(__linux__)
+  if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) return;
+  CHECK(asks_for_huge_pages(large.data()));
+  CHECK(asks_for_huge_pages(large.data() + 2 * huge - 1));
+  CHECK_FALSE(asks_for_huge_pages(small.data()));
+#endif
 }
 
 TEST_CASE("memory: a buffer is not copied", "[core]") {

@@ -7,7 +7,36 @@
 #include <new>
 #include <utility>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 namespace kvilt::inline KVILT_ABI {
+namespace detail {
+
+inline constexpr std::size_t huge_page = std::size_t(2) << 20;
+
+/// Where a block of the heap begins: large ones where a huge page does.
+inline std::align_val_t heap_alignment(std::size_t bytes, std::size_t align) {
+  return std::align_val_t(bytes >= huge_page && align < huge_page ? huge_page : align);
+}
+
+/// A block of the heap. Large ones are on huge pages where the system has them to give: attention reads a cache once,
+/// from end to end, and on pages of 4 KiB waits a third of its time for the walk through their tables.
+inline void* allocate_heap(std::size_t bytes, std::size_t align) {
+  void* const block = ::operator new(bytes, heap_alignment(bytes, align));
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  // NOTE: a wish; whether it is granted makes no difference but in speed.
+  if (bytes >= huge_page) (void)::madvise(block, bytes / huge_page * huge_page, MADV_HUGEPAGE);
+#endif
+  return block;
+}
+
+inline void free_heap(void* block, std::size_t bytes, std::size_t align) noexcept {
+  ::operator delete(block, heap_alignment(bytes, align));
+}
+
+}  // namespace detail
 
 /// Where an owner gets its bytes: a type-erased, non-owning reference to anything with
 /// `void* allocate(std::size_t bytes, std::size_t align)` and `void deallocate(void*, std::size_t bytes, std::size_t
@@ -39,11 +68,11 @@ class memory {
   deallocate_fn deallocate_;
 };
 
-/// The heap.
+/// The heap; blocks of 2 MiB and more on huge pages where Linux has them to give.
 inline memory<memory_space::host> host_memory() {
   return memory<memory_space::host>(
-      nullptr, [](void*, std::size_t n, std::size_t a) { return ::operator new(n, std::align_val_t(a)); },
-      [](void*, void* p, std::size_t, std::size_t a) noexcept { ::operator delete(p, std::align_val_t(a)); });
+      nullptr, [](void*, std::size_t n, std::size_t a) { return detail::allocate_heap(n, a); },
+      [](void*, void* p, std::size_t n, std::size_t a) noexcept { detail::free_heap(p, n, a); });
 }
 
 /// Owned bytes of a resource, on a 256-byte line; moves, does not copy.

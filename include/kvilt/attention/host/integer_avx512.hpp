@@ -15,32 +15,28 @@ namespace kvilt::inline KVILT_ABI::detail::avx512 {
 /// \file
 /// Sums of 8-bit and 4-bit values by integer dot products (VNNI), of weights as integers of 14 bits.
 
-/// 64 bytes of four tokens, of each byte's four codes a word.
-template <code_kind Kind>
-KVILT_AVX512 void read_four(const value_task& task, int byte, int t, __m512i (&x)[4]) {
-  const int bytes = (Kind == code_kind::u4 ? task.dim / 2 : task.dim) - byte;
-  const __mmask64 live = bytes >= 64 ? ~__mmask64(0) : (__mmask64(1) << bytes) - 1;
-  __m512i y[4];
-  KVILT_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    fetch_ahead(task.ahead, t + i, byte);
-    x[i] = _mm512_maskz_loadu_epi8(live, task.rows[t + i] + byte);
-  }
-  y[0] = _mm512_unpacklo_epi8(x[0], x[1]), y[1] = _mm512_unpackhi_epi8(x[0], x[1]);
-  y[2] = _mm512_unpacklo_epi8(x[2], x[3]), y[3] = _mm512_unpackhi_epi8(x[2], x[3]);
-  x[0] = _mm512_unpacklo_epi16(y[0], y[2]), x[1] = _mm512_unpackhi_epi16(y[0], y[2]);
-  x[2] = _mm512_unpacklo_epi16(y[1], y[3]), x[3] = _mm512_unpackhi_epi16(y[1], y[3]);
+/// The bytes of four lines side by side: of each byte of a line, the four as a word.
+KVILT_AVX512 KVILT_ALWAYS_INLINE void interleave(__m512i (&x)[4]) {
+  const __m512i a = _mm512_unpacklo_epi8(x[0], x[1]), b = _mm512_unpackhi_epi8(x[0], x[1]);
+  const __m512i c = _mm512_unpacklo_epi8(x[2], x[3]), d = _mm512_unpackhi_epi8(x[2], x[3]);
+  x[0] = _mm512_unpacklo_epi16(a, c), x[1] = _mm512_unpackhi_epi16(a, c);
+  x[2] = _mm512_unpacklo_epi16(b, d), x[3] = _mm512_unpackhi_epi16(b, d);
 }
 
 /// Four tokens' codes of each number as a word: 64 numbers of a tile, words [token / 4][4][16], numbers in the order
 /// that `in_order` undoes. For 4-bit codes the even numbers of 128, then the odd ones.
-template <code_kind Kind>
+template <code_kind Kind, bool Whole>
 KVILT_AVX512 void gather_values(const value_task& task, int byte, int first, int last, unsigned char* words) {
   const __m512i nibble = _mm512_set1_epi8(15);
   constexpr int half = tile_tokens * 64;  // bytes of 64 numbers of a tile
   for (int t = first; t < last; t += 4) {
     __m512i x[4];
-    read_four<Kind>(task, byte, t, x);
+    KVILT_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      fetch_ahead(task.ahead, t + i, byte);
+      x[i] = read_line<Whole>(task.rows[t + i] + byte, (Kind == code_kind::u4 ? task.dim / 2 : task.dim) - byte);
+    }
+    interleave(x);
     KVILT_UNROLL
     for (int i = 0; i < 4; ++i) {
       unsigned char* const to = words + 64 * (t + i);
@@ -169,18 +165,66 @@ KVILT_AVX512 void add_rows(const value_task& task, const weight_codes& weights, 
     add_numbers<Kind>(task, row + r, d, weights.scale[row + r], even[r], Kind == code_kind::u4 ? odd[r] : even[r]);
 }
 
+/// The same for one row of 8-bit codes, `Lines` lines from number d on as they lie: words for one row are not worth
+/// storing.
+template <int Lines>
+KVILT_AVX512 void add_one_row(const value_task& task, const weight_codes& weights, int d, int first, int last) {
+  __m512i high[Lines][4], low[Lines][4];
+  KVILT_UNROLL
+  for (int j = 0; j < 4 * Lines; ++j) high[j / 4][j % 4] = low[j / 4][j % 4] = _mm512_setzero_si512();
+  for (int t = first; t < last; t += 4) {
+    const unsigned char* codes = reinterpret_cast<const unsigned char*>(weights.codes[0]) + t;
+    const __m512i w_high = _mm512_set1_epi32(read<int>(codes));
+    const __m512i w_low = _mm512_set1_epi32(read<int>(codes + tile_tokens));
+    KVILT_UNROLL
+    for (int l = 0; l < Lines; ++l) {
+      __m512i x[4];
+      KVILT_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        fetch_ahead(task.ahead, t + i, d + 64 * l);
+        x[i] = _mm512_loadu_si512(task.rows[t + i] + d + 64 * l);
+      }
+      interleave(x);
+      KVILT_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        high[l][j] = _mm512_dpbusd_epi32(high[l][j], x[j], w_high);
+        low[l][j] = _mm512_dpbusd_epi32(low[l][j], x[j], w_low);
+      }
+    }
+  }
+  KVILT_UNROLL
+  for (int l = 0; l < Lines; ++l) {
+    f32 sums[4];
+    finish_sums(high[l], low[l], task.offset * weights.sum[0], sums);
+    add_numbers<code_kind::u8>(task, 0, d + 64 * l, weights.scale[0], sums, sums);
+  }
+}
+
+template <code_kind Kind, bool Whole>
+KVILT_AVX512 void add_by_words(const value_task& task, const weight_codes& weights, int first, int last) {
+  constexpr int numbers = Kind == code_kind::u4 ? 128 : 64;  // at a time
+  for (int d = 0; d < task.dim; d += numbers) {
+    gather_values<Kind, Whole>(task, Kind == code_kind::u4 ? d / 2 : d, first, last, task.scratch);
+    int row = 0;
+    for (; row + 2 <= task.count; row += 2) add_rows<Kind, 2>(task, weights, row, d, task.scratch, first, last);
+    if (row < task.count) add_rows<Kind, 1>(task, weights, row, d, task.scratch, first, last);
+  }
+}
+
 template <code_kind Kind>
 KVILT_AVX512 void add_integer_values(const value_task& task) {
   weight_codes weights;
   const int first = task.first / 16 * 16, last = (task.last + 15) / 16 * 16;
   for (int r = 0; r < task.count; ++r)
     weights.scale[r] = quantise_weights(task.weights + r * tile_tokens, first, last, weights.codes[r], weights.sum[r]);
-  constexpr int numbers = Kind == code_kind::u4 ? 128 : 64;  // at a time
-  for (int d = 0; d < task.dim; d += numbers) {
-    gather_values<Kind>(task, Kind == code_kind::u4 ? d / 2 : d, first, last, task.scratch);
-    int row = 0;
-    for (; row + 2 <= task.count; row += 2) add_rows<Kind, 2>(task, weights, row, d, task.scratch, first, last);
-    if (row < task.count) add_rows<Kind, 1>(task, weights, row, d, task.scratch, first, last);
+  if (Kind == code_kind::u8 && task.count == 1 && task.dim % 64 == 0) {
+    int d = 0;
+    for (; d + 128 <= task.dim; d += 128) add_one_row<2>(task, weights, d, first, last);
+    if (d < task.dim) add_one_row<1>(task, weights, d, first, last);
+  } else if (task.dim % (Kind == code_kind::u4 ? 128 : 64) == 0) {
+    add_by_words<Kind, true>(task, weights, first, last);
+  } else {
+    add_by_words<Kind, false>(task, weights, first, last);
   }
 }
 

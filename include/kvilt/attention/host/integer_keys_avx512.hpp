@@ -93,19 +93,26 @@ KVILT_AVX512 inline void transpose(__m512i (&x)[16]) {
 
 inline constexpr int tile_tokens = host_tile::tokens;
 
+/// 64 bytes of a row, or the `bytes` that are left of it where it does not end on a line.
+template <bool Whole>
+KVILT_AVX512 KVILT_ALWAYS_INLINE __m512i read_line(const unsigned char* p, int bytes) {
+  if constexpr (Whole) return _mm512_loadu_si512(p);
+  return _mm512_maskz_loadu_epi8(bytes >= 64 ? ~__mmask64(0) : (__mmask64(1) << bytes) - 1, p);
+}
+
 /// Four codes of each of the tile's keys as a word, in the order of a query's codes: words [dim / 4][tokens].
-template <code_kind Kind>
+template <code_kind Kind, bool Whole>
 KVILT_AVX512 void gather_keys(const score_task& task, int* words) {
   constexpr int per_word = Kind == code_kind::u4 ? 8 : 4;  // codes of a word as it lies
   const __m512i nibble = _mm512_set1_epi8(15);
   for (int t = 0; t < tile_tokens; t += 16) {
     for (int w = 0; w < task.dim / per_word; w += 16) {
-      const int count = task.dim / per_word - w < 16 ? task.dim / per_word - w : 16;
+      const int count = Whole || task.dim / per_word - w >= 16 ? 16 : task.dim / per_word - w;
       __m512i x[16];
       KVILT_UNROLL
       for (int i = 0; i < 16; ++i) {
         fetch_ahead(task.ahead, t + i, 4 * w);
-        x[i] = _mm512_maskz_loadu_epi32(first_lanes(count), task.rows[t + i] + 4 * w);
+        x[i] = read_line<Whole>(task.rows[t + i] + 4 * w, 4 * count);
       }
       transpose(x);
       for (int i = 0; i < count; ++i) {
@@ -177,36 +184,53 @@ KVILT_AVX512 inline __m512i sum_each(const __m512i (&part)[lanes]) {
   return _mm512_add_epi32(_mm512_unpacklo_epi64(even, odd), _mm512_unpackhi_epi64(even, odd));
 }
 
-/// Products of one row with the tile's keys, a key at a time as it lies: less work than to gather words for one row.
-template <code_kind Kind>
-KVILT_AVX512 void multiply_one_row(const score_task& task, int row) {
+/// Sums by lane of the products of a query's codes and a key's, in a row of `Lines` lines; 0: of `bytes` bytes.
+template <code_kind Kind, int Lines>
+KVILT_AVX512 KVILT_ALWAYS_INLINE __m512i multiply_row(const signed char* q, int dim, const unsigned char* key,
+                                                      int bytes) {
   constexpr bool halves = Kind == code_kind::u4;  // two numbers to a byte
-  const signed char* const q = task.q_codes + row * 2 * task.q_stride;
-  const int bytes = halves ? task.dim / 2 : task.dim;
   const __m512i nibble = _mm512_set1_epi8(15);
+  __m512i high = _mm512_setzero_si512(), low = high;
+  KVILT_UNROLL
+  for (int b = 0; b < (Lines > 0 ? 64 * Lines : bytes); b += 64) {
+    const __m512i codes = read_line<(Lines > 0)>(key + b, bytes - b);
+    const __m512i even = halves ? _mm512_and_si512(codes, nibble) : codes;
+    high = _mm512_dpbusd_epi32(high, even, _mm512_loadu_si512(q + b));
+    low = _mm512_dpbusd_epi32(low, even, _mm512_loadu_si512(q + dim + b));
+    if constexpr (halves) {
+      const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(codes, 4), nibble);
+      high = _mm512_dpbusd_epi32(high, odd, _mm512_loadu_si512(q + bytes + b));
+      low = _mm512_dpbusd_epi32(low, odd, _mm512_loadu_si512(q + dim + bytes + b));
+    }
+  }
+  return _mm512_add_epi32(_mm512_slli_epi32(high, 7), low);
+}
+
+/// Products of one row with the tile's keys, a key at a time as it lies: less work than to gather words for one row.
+template <code_kind Kind, int Lines>
+KVILT_AVX512 void multiply_one_row(const score_task& task, int row) {
+  const signed char* const q = task.q_codes + row * 2 * task.q_stride;
+  const unsigned char* const* const ahead = row == 0 ? task.ahead : nullptr;
+  const int bytes = Kind == code_kind::u4 ? task.dim / 2 : task.dim;
   const __m512i offset = _mm512_set1_epi32(int(unsigned(task.offset) * unsigned(task.q_sum[row])));
   for (int t = task.first / 16 * 16; t < task.last; t += 16) {
     __m512i part[16];
+    KVILT_UNROLL
     for (int i = 0; i < 16; ++i) {
-      __m512i high = _mm512_setzero_si512(), low = high;
-      for (int b = 0; b < bytes; b += 64) {
-        if (row == 0) fetch_ahead(task.ahead, t + i, b);
-        const __mmask64 live = bytes - b >= 64 ? ~__mmask64(0) : (__mmask64(1) << (bytes - b)) - 1;
-        const __m512i key = _mm512_maskz_loadu_epi8(live, task.rows[t + i] + b);
-        const __m512i even = halves ? _mm512_and_si512(key, nibble) : key;
-        high = _mm512_dpbusd_epi32(high, even, _mm512_loadu_si512(q + b));
-        low = _mm512_dpbusd_epi32(low, even, _mm512_loadu_si512(q + task.dim + b));
-        if constexpr (halves) {
-          const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(key, 4), nibble);
-          high = _mm512_dpbusd_epi32(high, odd, _mm512_loadu_si512(q + bytes + b));
-          low = _mm512_dpbusd_epi32(low, odd, _mm512_loadu_si512(q + task.dim + bytes + b));
-        }
-      }
-      part[i] = _mm512_add_epi32(_mm512_slli_epi32(high, 7), low);
+      for (int b = 0; b < bytes; b += 64) fetch_ahead(ahead, t + i, b);
+      part[i] = multiply_row<Kind, Lines>(q, task.dim, task.rows[t + i], bytes);
     }
     const __m512i sum = _mm512_sub_epi32(sum_each(part), offset);
     store(task.out + row * tile_tokens + t, multiply(_mm512_cvtepi32_ps(sum), splat(task.q_scale[row])));
   }
+}
+
+template <code_kind Kind>
+KVILT_AVX512 void multiply_one_row(const score_task& task, int row) {
+  const int bytes = Kind == code_kind::u4 ? task.dim / 2 : task.dim;
+  if (bytes == 64) return multiply_one_row<Kind, 1>(task, row);
+  if (bytes == 128) return multiply_one_row<Kind, 2>(task, row);
+  multiply_one_row<Kind, 0>(task, row);
 }
 
 template <code_kind Kind>
@@ -216,7 +240,10 @@ KVILT_AVX512 void multiply_integer_keys(const score_task& task) {
     return;
   }
   int* const words = reinterpret_cast<int*>(task.scratch);
-  gather_keys<Kind>(task, words);
+  if (task.dim % (Kind == code_kind::u4 ? 128 : 64) == 0)
+    gather_keys<Kind, true>(task, words);
+  else
+    gather_keys<Kind, false>(task, words);
   int row = 0;
   for (; row + 2 <= task.count; row += 2) multiply_words<2>(task, row, words);
   if (row < task.count) multiply_words<1>(task, row, words);
