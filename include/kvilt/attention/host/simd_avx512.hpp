@@ -75,13 +75,8 @@ KVILT_AVX512 inline __m512i read_8(const unsigned char* p, int count) {  // byte
 KVILT_AVX512 inline __m256i read_16(const unsigned char* p, int count) {
   return _mm256_maskz_loadu_epi16(first_lanes(count), p);
 }
-KVILT_AVX512 inline f32 from_fp8_bits(__m512i bytes, int mantissa_shift, int nan_from) {
-  const __m512i magnitude = _mm512_and_si512(bytes, _mm512_set1_epi32(0x7f));
-  const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(bytes, _mm512_set1_epi32(0x80)), 24);
-  const __m256i half = _mm512_cvtepi32_epi16(_mm512_slli_epi32(magnitude, unsigned(mantissa_shift)));
-  const __m512i wide = _mm512_or_si512(_mm512_castps_si512(_mm512_cvtph_ps(half)), sign);
-  return _mm512_castsi512_ps(_mm512_mask_mov_epi32(
-      wide, _mm512_cmpge_epi32_mask(magnitude, _mm512_set1_epi32(nan_from)), _mm512_set1_epi32(0x7fc00000)));
+KVILT_AVX512 inline __m256i read_signed_8(const unsigned char* p, int count) {  // bytes as signed 16-bit integers
+  return _mm256_cvtepi8_epi16(_mm_maskz_loadu_epi8(first_lanes(count), p));
 }
 
 /// Numbers [i, i + count) of a row, count <= lanes; the other lanes are 0.
@@ -95,10 +90,15 @@ KVILT_AVX512 inline f32 read_bf16(const unsigned char* row, int i, int count) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(read_16(row + 2 * i, count)), 16));
 }
 KVILT_AVX512 inline f32 read_e4m3(const unsigned char* row, int i, int count) {
-  return multiply(from_fp8_bits(read_8(row + i, count), 7, 0x7f), splat(256.0f));
+  // NOTE: a half of 2^-8 times the value; the sign stands beside its place too.
+  const __m256i half =
+      _mm256_and_si256(_mm256_slli_epi16(read_signed_8(row + i, count), 7), _mm256_set1_epi16(short(0xbfff)));
+  const __m256i largest = _mm256_set1_epi16(0x3f80);
+  const __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(half, largest), largest);
+  return _mm512_mask_mov_ps(multiply(_mm512_cvtph_ps(half), splat(256.0f)), nan, splat(__builtin_nanf("")));
 }
-KVILT_AVX512 inline f32 read_e5m2(const unsigned char* row, int i, int count) {
-  return from_fp8_bits(read_8(row + i, count), 8, 0x7d);
+KVILT_AVX512 inline f32 read_e5m2(const unsigned char* row, int i, int count) {  // a half's upper byte
+  return _mm512_cvtph_ps(_mm256_slli_epi16(read_signed_8(row + i, count), 8));
 }
 KVILT_AVX512 inline f32 read_u8(const unsigned char* row, int i, int count) {
   return _mm512_cvtepi32_ps(read_8(row + i, count));
