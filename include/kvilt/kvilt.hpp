@@ -35,5 +35,10 @@
 #include <kvilt/layout/contiguous.hpp>
 #include <kvilt/layout/paged.hpp>
 #include <kvilt/layout/paged_list.hpp>
+#include <kvilt/pages/aged_lfu.hpp>
+#include <kvilt/pages/cost_aware.hpp>
+#include <kvilt/pages/lru.hpp>
+#include <kvilt/pages/page_cache.hpp>
+#include <kvilt/pages/priority.hpp>
 #include <kvilt/position/rope.hpp>
 #include <kvilt/position/scaling.hpp>

@@ -1,0 +1,251 @@
+#pragma once
+
+#include <kvilt/pages/aged_lfu.hpp>
+#include <kvilt/pages/page_pool.hpp>
+#include <kvilt/pages/prefix_event.hpp>
+#include <kvilt/pages/prefix_index.hpp>
+
+#include <array>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace kvilt::inline KVILT_ABI {
+
+/// What an index has of a prompt; nothing is held yet.
+struct prefix_hit {
+  prefix_end end;
+  idx pages = 0;          // full pages found
+  idx cached = 0;         // of these, without a holder: holding them takes so many from those that can be taken
+  idx evicted = 0;        // further full pages that were evicted lately
+  prefix_tail tail = {};  // what follows on them in a page that holds other tokens besides
+};
+
+/// A pool whose pages keep what they hold when nobody uses them: full pages are named by the prefix that they end, so
+/// that a prompt that begins with it finds them, until free pages run out and the policy says which is to go. Only what
+/// nobody holds is evicted, and no page before all that go on from it. A page is held together with all before it in its
+/// prefix, by whoever holds it, and given back with them: so every cached page can be taken.
+template <eviction_policy Eviction = aged_lfu, prefix_hash Hash = token_hash>
+class page_cache {
+ public:
+  page_cache(idx pages, int page_tokens, Eviction eviction, Hash hash = Hash(), page_hook on_page = {},
+             prefix_hook on_prefix = {})
+      : pool_(pages, on_page),
+        index_(pages, checked(page_tokens), hash),
+        eviction_(std::move(eviction)),
+        lately_evicted_(std::size_t(pages)),
+        root_of_(std::size_t(on_prefix.call ? pages : 0)),
+        hook_(on_prefix) {}
+  page_cache(idx pages, int page_tokens) : page_cache(pages, page_tokens, Eviction(pages)) {}
+
+  int page_tokens() const { return index_.page_tokens(); }
+  const page_pool& pool() const { return pool_; }
+  const prefix_index<Hash>& index() const { return index_; }
+  Eviction& eviction() { return eviction_; }
+  /// Pages that can be taken.
+  idx available() const { return pool_.free() + pool_.cached(); }
+  const prefix_statistics& statistics() const { return statistics_; }
+
+  /// The empty prefix under extra keys; each is closed once.
+  prefix_end open_root(std::span<const std::uint64_t> keys) { return index_.open_root(keys); }
+  void close_root(const prefix_end& end) { index_.close_root(end.root); }
+
+  /// The longest prefix of `tokens` after `end` that is here: ids of its full pages are appended to `pages`, and of the
+  /// tokens after them what one more page has.
+  prefix_hit find(const prefix_end& end, std::span<const token_id> tokens, std::vector<page_id>& pages) const {
+    prefix_hit hit{end};
+    index_.find(
+        hit.end, tokens,
+        [&](page_id p) {
+          pages.push_back(p);
+          ++hit.pages;
+          hit.cached += pool_.state(p) == page_state::cached;
+        },
+        [&](std::uint64_t name) { hit.evicted += was_evicted(name); });
+    hit.tail = index_.find_tail(hit.end, tokens.subspan(std::size_t(hit.pages * page_tokens())));
+    return hit;
+  }
+  /// Counts what a prompt of `asked` tokens has found, `copied` of them in the tail.
+  void count(const prefix_hit& hit, idx asked, idx copied) {
+    statistics_.asked += asked;
+    statistics_.hit += hit.pages * page_tokens();
+    statistics_.copied += copied;
+    statistics_.missed_granularity += hit.tail.rows - copied;
+    statistics_.missed_capacity += hit.evicted * page_tokens();
+  }
+
+  /// One holder more of pages with a name, a prefix whole; `hit`: for a prompt that found them.
+  void hold(std::span<const page_id> prefix, bool hit) {
+    for (const page_id p : prefix) {
+      if (pool_.state(p) == page_state::cached) eviction_.busy(p);
+      pool_.hold(p);
+      if (hit && pool_.named(p)) eviction_.hit(p);
+    }
+  }
+
+  /// Pages with one holder and no name. Evicts where too few are free; `lost(page)` for each page that loses its name.
+  /// Throws `out_of_pages`, and has taken none then.
+  template <class Lost>
+  void take(std::span<page_id> pages, Lost&& lost) {
+    const idx missing = idx(pages.size()) - pool_.free();
+    if (missing > 0) [[unlikely]] {
+      detail::expects<out_of_pages>(missing <= pool_.cached(), pages.size(), " pages are asked for; ", pool_.free(),
+                                    " are free and ", pool_.cached(), " cached of ", pool_.total());
+      evict(missing, lost);
+    }
+    pool_.take(pages);
+  }
+  void take(std::span<page_id> pages) {
+    take(pages, [](page_id) {});
+  }
+
+  /// One holder less of each page of a prefix and what follows on it, from its first on; the last is given back first.
+  /// Work up to `after` may still touch them.
+  void give(std::span<const page_id> pages, int priority = 0, completion after = 0) {
+    page_id child = -1;
+    for (std::size_t i = pages.size(); i-- > 0;) give_one(pages[i], idx(i), priority, after, child);
+  }
+  /// All work up to `done` is complete.
+  void complete(completion done) {
+    pool_.complete(done, [&](page_id p) { eviction_.idle(p); });
+  }
+
+  /// A page's tokens, to be written while it has no name.
+  token_id* tokens(page_id p) { return index_.tokens(p); }
+
+  /// Names full pages that follow on `end`, which goes on over them. Where another page is named so already, it is held
+  /// and put in the place of the caller's, which is given back. Returns how many.
+  idx store(prefix_end& end, std::span<page_id> pages, completion after = 0) {
+    idx replaced = 0;
+    std::size_t at = 0;
+    index_.insert(
+        end, pages,
+        [&](page_id p, const prefix_end& before) {
+          enter(p, before, returns(index_.name(p)));
+          if (hook_.call) tell(prefix_event::kind::stored, p, before.name);
+          ++at;
+        },
+        [&](page_id there, page_id p) {
+          hold({&there, 1}, false);
+          pool_.give(p, after);
+          pages[at++] = there;
+          ++replaced;
+        });
+    return replaced;
+  }
+  /// Names the first `rows` tokens of a page that is not full; nothing is written into it from then on. Returns whether it
+  /// is named: not where a page after `end` has these tokens already.
+  bool store_tail(const prefix_end& end, page_id p, int rows) {
+    if (index_.find_tail(end, {index_.tokens(p), std::size_t(rows)}).rows == rows) return false;
+    index_.insert_tail(end, p, rows);
+    enter(p, end, false);
+    return true;
+  }
+
+  /// One holder more of a prefix that is held, so that it is not evicted; until `unpin`.
+  void pin(const prefix_end& end) {
+    for (page_id p = end.page; p >= 0; p = index_.before(p)) pool_.hold(p);
+  }
+  void unpin(const prefix_end& end, int priority = 0) {
+    idx depth = 0;
+    for (page_id p = end.page; p >= 0; p = index_.before(p)) ++depth;
+    for (page_id p = end.page, child = -1; p >= 0;) {
+      const page_id before = index_.before(p);
+      give_one(p, --depth, priority, 0, child);
+      p = before;
+    }
+  }
+
+  /// Frees `pages` cached pages, or all there are.
+  template <class Lost>
+  void evict(idx pages, Lost&& lost) {
+    pages = smaller(pages, pool_.cached());
+    std::array<page_id, 16> victims;
+    for (idx kept = 0; pages > 0 && kept <= pool_.cached();) {
+      int n = 0;
+      while (n < smaller(pages, idx(victims.size())) && (victims[std::size_t(n)] = eviction_.pop()) >= 0) ++n;
+      for (int i = 0; i < n; ++i) index_.prefetch_erase(victims[std::size_t(i)]);
+      for (int i = 0; i < n; ++i) {
+        const bool gone = drop(victims[std::size_t(i)], lost);
+        gone ? --pages : ++kept;
+      }
+    }
+  }
+  void evict(idx pages) {
+    evict(pages, [](page_id) {});
+  }
+
+ private:
+  static int checked(int page_tokens) {
+    detail::expects(page_tokens > 0, "pages of ", page_tokens, " tokens");
+    return page_tokens;
+  }
+
+  // `child`: the page after it, if it has a name; then this one.
+  void give_one(page_id p, idx place, int priority, completion after, page_id& child) {
+    if (pool_.named(p)) {
+      eviction_.given(p, child, {place * page_tokens(), priority});
+      child = p;
+    }
+    if (pool_.give(p, after) == page_state::cached) eviction_.idle(p);
+  }
+
+  // A page gets a name.
+  void enter(page_id p, const prefix_end& before, bool returns) {
+    pool_.name(p);
+    eviction_.stored(p, returns);
+    ++statistics_.stored_pages;
+    if (hook_.call) root_of_[std::size_t(p)] = before.root;
+  }
+  // A cached page loses its name and is free. NOTE: one that prefixes go on from stays, whoever held them without it.
+  template <class Lost>
+  bool drop(page_id p, Lost&& lost) {
+    if (!index_.leaf(p)) {
+      eviction_.idle(p);
+      return false;
+    }
+    if (index_.rows(p) == page_tokens()) {
+      lately_evicted_[ghost_of(index_.name(p))] = print_of(index_.name(p));
+      if (hook_.call) {
+        const page_id before = index_.before(p);
+        const std::uint64_t name = before >= 0 ? index_.name(before) : index_.root_name(index_.root(p));
+        tell(prefix_event::kind::removed, p, name);
+      }
+    }
+    lost(p);
+    index_.erase(p);
+    pool_.forget(p);
+    ++statistics_.evicted_pages;
+    return true;
+  }
+  void tell(prefix_event::kind what, page_id p, std::uint64_t before) const {
+    hook_.call(hook_.self, {what,
+                            p,
+                            index_.name(p),
+                            before,
+                            {index_.tokens(p), std::size_t(page_tokens())},
+                            index_.keys(root_of_[std::size_t(p)])});
+  }
+
+  // Names that were evicted: 8 bits of each, in a place that others may take. 0: none.
+  std::size_t ghost_of(std::uint64_t name) const {
+    return std::size_t((name & 0xffffffffu) * lately_evicted_.size() >> 32);
+  }
+  static unsigned char print_of(std::uint64_t name) { return static_cast<unsigned char>(name >> 56 | 1); }
+  bool was_evicted(std::uint64_t name) const { return lately_evicted_[ghost_of(name)] == print_of(name); }
+  bool returns(std::uint64_t name) {
+    const bool was = was_evicted(name);
+    if (was) lately_evicted_[ghost_of(name)] = 0;
+    return was;
+  }
+
+  page_pool pool_;
+  prefix_index<Hash> index_;
+  Eviction eviction_;
+  std::vector<unsigned char> lately_evicted_;  // [pages]
+  std::vector<int> root_of_;                   // [pages], where somebody hears of events
+  prefix_hook hook_;
+  prefix_statistics statistics_;
+};
+
+}  // namespace kvilt::inline KVILT_ABI
