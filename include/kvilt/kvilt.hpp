@@ -38,7 +38,7 @@
 #include <kvilt/pages/aged_lfu.hpp>
 #include <kvilt/pages/cost_aware.hpp>
 #include <kvilt/pages/lru.hpp>
-#include <kvilt/pages/page_cache.hpp>
+#include <kvilt/pages/page_manager.hpp>
 #include <kvilt/pages/priority.hpp>
 #include <kvilt/position/rope.hpp>
 #include <kvilt/position/scaling.hpp>

@@ -171,7 +171,8 @@ TEMPLATE_TEST_CASE("eviction: no page goes before one that goes on from it", "[p
     std::vector<page_id> path;
     for (page_id p = leaf; p >= 0; p = parent[std::size_t(p)]) path.push_back(p);
     for (std::size_t i = path.size(); i-- > 0;) {
-      if (idle[std::size_t(path[i])]) e.busy(path[i]);
+      if (!idle[std::size_t(path[i])]) continue;
+      e.busy(path[i]);
       e.hit(path[i]);
     }
     page_id child = -1;
@@ -194,12 +195,29 @@ TEMPLATE_TEST_CASE("eviction: no page goes before one that goes on from it", "[p
     } else if (stored[std::size_t(p)]) {
       visit(p);
     } else {
-      const page_id before = below(pages);
-      parent[std::size_t(p)] = before != p && stored[std::size_t(before)] ? before : -1;
-      if (parent[std::size_t(p)] >= 0) ++children[std::size_t(before)];
-      stored[std::size_t(p)] = true;
-      e.stored(p, below(5) == 0);
-      visit(p);
+      // A prompt that goes on from what is there, by some pages.
+      page_id before = below(pages), last = -1;
+      if (!stored[std::size_t(before)]) before = -1;
+      for (page_id q = p; q < smaller(p + 3, pages) && !stored[std::size_t(q)]; ++q) {
+        parent[std::size_t(q)] = before;
+        if (before >= 0) ++children[std::size_t(before)];
+        stored[std::size_t(q)] = true;
+        e.stored(q, below(5) == 0);
+        before = last = q;
+      }
+      visit(last);
     }
   }
+}
+
+TEMPLATE_TEST_CASE("eviction: what was spared comes after all that is in the order", "[pages]", lru, aged_lfu, priority,
+                   cost_aware<>) {
+  TestType e(8);
+  store(e, 0);
+  store(e, 1, {1 << 20, 7});
+  store(e, 2);
+  for (int i = 0; i < 9; ++i) hit(e, 1);
+  CHECK(e.pop() == 0);
+  e.spared(0);
+  CHECK(order_of(e) == std::vector<page_id>{2, 1, 0});
 }

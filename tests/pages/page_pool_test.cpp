@@ -120,6 +120,9 @@ TEST_CASE("page_pool: a page with a name is cached, and may be held again", "[pa
   const page_id p = pool.take();
   CHECK_THROWS_WITH(pool.forget(p), containing("page 0 is forgotten: it has no name"));
   CHECK_THROWS_WITH(pool.name(1), containing("page 1 is named"));
+  pool.hold(p);
+  CHECK_THROWS_WITH(pool.name(p), containing("page 0 is named: it must have one holder"));
+  pool.give(p);
   pool.name(p);
   CHECK_THROWS_WITH(pool.name(p), containing("page 0 is named"));
   CHECK(pool.give(p) == page_state::cached);
@@ -236,7 +239,7 @@ TEST_CASE("page_pool: random verbs against a model", "[pages]") {
           break;
         case 2:
           verb(
-              used && !m->named, [&] { pool.name(p); }, [&] { m->named = true; });
+              used && !m->named && m->holders == 1, [&] { pool.name(p); }, [&] { m->named = true; });
           break;
         case 3:
           verb(

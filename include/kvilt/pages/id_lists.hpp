@@ -18,6 +18,7 @@ class id_lists {
   bool empty(int list) const { return links_[head(list)].next == head(list); }
   /// The first of a list; the next one after it may be asked for as long as it is there. -1 at the end.
   page_id first(int list) const { return id(links_[head(list)].next); }
+  page_id last(int list) const { return id(links_[head(list)].previous); }
   page_id next(page_id p) const { return id(links_[std::uint32_t(p)].next); }
 
   void push_back(int list, page_id p) {

@@ -49,6 +49,12 @@ class page_cache {
   /// The empty prefix under extra keys; each is closed once.
   prefix_end open_root(std::span<const std::uint64_t> keys) { return index_.open_root(keys); }
   void close_root(const prefix_end& end) { index_.close_root(end.root); }
+  /// To be closed once more.
+  void share_root(const prefix_end& end) { index_.share_root(end.root); }
+  /// Where the prefix ends that `page` ends, under the same root as `like`; -1: the empty one.
+  prefix_end end_at(page_id page, const prefix_end& like) const {
+    return {page, like.root, page >= 0 ? index_.name(page) : index_.root_name(like.root)};
+  }
 
   /// The longest prefix of `tokens` after `end` that is here: ids of its full pages are appended to `pages`, and of the
   /// tokens after them what one more page has.
@@ -99,11 +105,11 @@ class page_cache {
     take(pages, [](page_id) {});
   }
 
-  /// One holder less of each page of a prefix and what follows on it, from its first on; the last is given back first.
-  /// Work up to `after` may still touch them.
-  void give(std::span<const page_id> pages, int priority = 0, completion after = 0) {
+  /// One holder less of each of `pages`, the last first; they follow on each other, the first is number `place` of its
+  /// prefix. Work up to `after` may still touch them.
+  void give(std::span<const page_id> pages, int priority = 0, completion after = 0, idx place = 0) {
     page_id child = -1;
-    for (std::size_t i = pages.size(); i-- > 0;) give_one(pages[i], idx(i), priority, after, child);
+    for (std::size_t i = pages.size(); i-- > 0;) give_one(pages[i], place + idx(i), priority, after, child);
   }
   /// All work up to `done` is complete.
   void complete(completion done) {
@@ -113,7 +119,7 @@ class page_cache {
   /// A page's tokens, to be written while it has no name.
   token_id* tokens(page_id p) { return index_.tokens(p); }
 
-  /// Names full pages that follow on `end`, which goes on over them. Where another page is named so already, it is held
+  /// Names full pages that follow on `end`, which goes on over them; the caller alone holds them. Where another page is named so already, it is held
   /// and put in the place of the caller's, which is given back. Returns how many.
   idx store(prefix_end& end, std::span<page_id> pages, completion after = 0) {
     idx replaced = 0;
@@ -197,11 +203,11 @@ class page_cache {
     ++statistics_.stored_pages;
     if (hook_.call) root_of_[std::size_t(p)] = before.root;
   }
-  // A cached page loses its name and is free. NOTE: one that prefixes go on from stays, whoever held them without it.
+  // A cached page loses its name and is free, unless prefixes go on from it.
   template <class Lost>
   bool drop(page_id p, Lost&& lost) {
     if (!index_.leaf(p)) {
-      eviction_.idle(p);
+      eviction_.spared(p);
       return false;
     }
     if (index_.rows(p) == page_tokens()) {

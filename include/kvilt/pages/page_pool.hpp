@@ -138,11 +138,12 @@ class page_pool {
     complete(done, [](page_id) {});
   }
 
-  /// Without a holder, a page with a name is cached, not free. The page is used.
+  /// Without a holder, a page with a name is cached, not free. The page has one holder: it is told which name, and others
+  /// would go on from it without holding what the name stands for.
   void name(page_id p) {
     std::uint32_t& w = checked_word(p, "named");
-    detail::expects(state_of(w) == page_state::used && !(w & name_bit), "page ", p,
-                    " is named: it must be in use and have no name");
+    detail::expects(state_of(w) == page_state::used && !(w & name_bit) && (w & value_mask) == 1, "page ", p,
+                    " is named: it must have one holder and no name");
     w |= name_bit;
   }
   /// Takes the name away; a cached page is free then.

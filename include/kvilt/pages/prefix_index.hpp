@@ -53,6 +53,7 @@ class prefix_index {
     const std::uint64_t name = hash_.root(keys);
     return {-1, roots_.open(keys, name), name};
   }
+  void share_root(int root) { roots_.use(root); }
   void close_root(int root) { roots_.close(root); }
   std::span<const std::uint64_t> keys(int root) const { return roots_.keys(root); }
   std::uint64_t root_name(int root) const { return roots_.name(root); }

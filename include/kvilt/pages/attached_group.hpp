@@ -1,0 +1,111 @@
+#pragma once
+
+#include <kvilt/pages/attached_pages.hpp>
+
+#include <span>
+#include <vector>
+
+namespace kvilt::inline KVILT_ABI::detail {
+
+/// A group of a `page_manager` besides its first: attached pages, and the table of each sequence. Tables are as long as
+/// those of the first group; what a window has left behind is -1. Lengths are in tokens, places in pages.
+class attached_group {
+ public:
+  attached_group(const page_group& g, int page_tokens, idx named_pages) : pages_(g, page_tokens, named_pages) {}
+
+  const attached_pages& pages() const { return pages_; }
+  std::span<const page_id> table_of(int slot) const { return at(slot).pages; }
+  idx held_pages() const { return held_; }
+  void complete(completion done) { pages_.complete(done); }
+  void detach(page_id named) { pages_.detach(named); }
+  void add_slot() { tables_.emplace_back(); }
+
+  /// An empty table becomes that of a prefix whose pages have these names.
+  void hold_prefix(int slot, std::span<const page_id> named) {
+    table& t = at(slot);
+    const idx length = idx(named.size()) * needed().page_tokens();
+    t.passed = needed().first(length);
+    for (idx i = 0; i < idx(named.size()); ++i) {
+      const page_id p = needed().needs(i, length) ? pages_.at(named[std::size_t(i)]) : -1;
+      if (p >= 0) pages_.hold(p);
+      t.pages.push_back(p);
+      held_ += p >= 0;
+    }
+  }
+  /// An empty table becomes the first `kept` pages of another.
+  void share(int from, int to, idx kept) {
+    at(to).passed = at(from).passed;
+    at(to).pages.assign(at(from).pages.begin(), at(from).pages.begin() + kept);
+    for (const page_id p : at(to).pages) {
+      if (p >= 0) pages_.hold(p);
+      held_ += p >= 0;
+    }
+  }
+
+  bool shared(int slot, idx place) const {
+    const page_id p = at(slot).pages[std::size_t(place)];
+    return pages_.pool().holders(p) > 1 || pages_.pool().named(p);
+  }
+  /// A page of its own for one that is shared.
+  page_move replace(int slot, idx place, completion after) {
+    page_id& p = at(slot).pages[std::size_t(place)];
+    page_move move{0, p, -1, 0};
+    pages_.take({&move.to, 1});
+    pages_.give(p, after);
+    p = move.to;
+    return move;
+  }
+  void extend(int slot, idx fresh) {
+    table& t = at(slot);
+    t.pages.resize(t.pages.size() + std::size_t(fresh));
+    pages_.take(std::span(t.pages).last(std::size_t(fresh)));
+    held_ += fresh;
+  }
+  /// Gives back what no query from `length` on sees.
+  void pass(int slot, idx length, completion after) {
+    table& t = at(slot);
+    for (const idx first = needed().first(length); t.passed < first; ++t.passed)
+      give(t.pages[std::size_t(t.passed)], after);
+  }
+  /// Whether a sequence may be cut to `length`: what its window shows then is not given back.
+  bool shows(int slot, idx length) const {
+    const idx kept = ceil_div(length, needed().page_tokens());
+    return smaller(at(slot).passed, kept) <= needed().first(length);
+  }
+  void cut(int slot, idx length, completion after) {
+    table& t = at(slot);
+    const std::size_t kept = std::size_t(ceil_div(length, needed().page_tokens()));
+    for (; t.pages.size() > kept; t.pages.pop_back()) give(t.pages.back(), after);
+    t.passed = smaller(t.passed, needed().first(length));
+  }
+  /// Attaches a sequence's page to its namesake. Returns whether another one was there and is held now.
+  bool attach(int slot, idx place, page_id named, completion after) {
+    page_id& p = at(slot).pages[std::size_t(place)];
+    return p >= 0 && p != std::exchange(p, pages_.attach(named, p, after));
+  }
+
+  /// Holds a page for the time of copying from it.
+  void hold(page_id p) { pages_.hold(p); }
+  void release(page_id p, completion after) { pages_.give(p, after); }
+
+ private:
+  struct table {
+    std::vector<page_id> pages;
+    idx passed = 0;  // pages before this one, and after the sinks, are given back
+  };
+  table& at(int slot) { return tables_[std::size_t(slot)]; }
+  const table& at(int slot) const { return tables_[std::size_t(slot)]; }
+  const group_span& needed() const { return pages_.needed(); }
+  void give(page_id& p, completion after) {
+    if (p < 0) return;
+    pages_.give(p, after);
+    p = -1;
+    --held_;
+  }
+
+  attached_pages pages_;
+  std::vector<table> tables_;
+  idx held_ = 0;  // in all tables
+};
+
+}  // namespace kvilt::inline KVILT_ABI::detail

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <kvilt/pages/page_group.hpp>
+#include <kvilt/pages/token_hash.hpp>
+
+#include <span>
+#include <vector>
+
+namespace kvilt::inline KVILT_ABI {
+
+/// How large a `page_manager` is to be.
+struct manager_shape {
+  int page_tokens = 16;
+  int sequences = 1;               // open at one time
+  std::vector<page_group> groups;  // the first keeps all tokens: its pages name the prefixes. A model of windows alone
+                                   // puts before them a group of pages without bytes
+};
+
+/// What an engine says of a prompt.
+struct prompt_options {
+  std::span<const std::uint64_t> keys = {};  // tenant, adapter, digests of images: who differs in one shares nothing
+  int priority = 0;                          // 0 to 7, for policies that heed it
+  idx computed = 1;  // last tokens that are not taken from the cache: a model runs on one or more
+};
+
+/// A sequence that was opened, and how many tokens of its prompt it has already.
+struct opened_sequence {
+  sequence name;
+  idx tokens = 0;
+};
+
+namespace detail {
+
+inline const manager_shape& checked(const manager_shape& s) {
+  expects(!s.groups.empty() && s.groups[0].window == 0, "the first group keeps all tokens, and there is one");
+  expects(s.page_tokens > 0, "pages of ", s.page_tokens, " tokens");
+  expects(s.sequences >= 0, s.sequences, " sequences");
+  return s;
+}
+
+}  // namespace detail
+}  // namespace kvilt::inline KVILT_ABI

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <kvilt/core/error.hpp>
+#include <kvilt/core/types.hpp>
+#include <kvilt/pages/id_lists.hpp>
+
+#include <utility>
+#include <vector>
+
+namespace kvilt::inline KVILT_ABI::detail {
+
+/// What is known of each open sequence, by its handle; a slot is used again under another generation, with the `State`
+/// that the sequence before left in it. A stale handle is refused. O(1) each.
+template <class State>
+class sequence_slots {
+ public:
+  static constexpr int priorities = 8;
+
+  explicit sequence_slots(int most) : most_(most), age_(most, priorities) { slots_.reserve(std::size_t(most)); }
+
+  idx open() const { return open_; }
+  idx free() const { return most_ - open_; }
+
+  void check_free() const { expects<out_of_pages>(open_ < most_, "all ", most_, " sequences are open"); }
+  /// One must be free, and `priority` 0 to 7. `fresh()` is called for a slot that was never used.
+  template <class Fresh>
+  sequence open(int priority, Fresh&& fresh) {
+    if (unused_.empty()) {
+      unused_.push_back(int(slots_.size()));
+      slots_.emplace_back();
+      fresh();
+    }
+    const int slot = unused_.back();
+    unused_.pop_back();
+    slot_type& s = slots_[std::size_t(slot)];
+    s.open = true;
+    ++open_;
+    age_.push_back(priority, slot);
+    return {slot, ++s.generation};
+  }
+  void close(int slot) {
+    slots_[std::size_t(slot)].open = false;
+    --open_;
+    age_.remove(slot);
+    unused_.push_back(slot);
+  }
+
+  const State& find(sequence s) const {
+    expects(s.slot >= 0 && std::size_t(s.slot) < slots_.size() && slots_[std::size_t(s.slot)].open &&
+                slots_[std::size_t(s.slot)].generation == s.generation,
+            "sequence ", s.slot, " (opened as its ", s.generation, "th) is not open");
+    return (*this)[s.slot];
+  }
+  State& find(sequence s) { return const_cast<State&>(std::as_const(*this).find(s)); }
+  const State& operator[](int slot) const { return slots_[std::size_t(slot)].state; }
+  State& operator[](int slot) { return slots_[std::size_t(slot)].state; }
+
+  /// The one that was opened last among those of the lowest priority.
+  sequence last_opened() const {
+    expects(open_ > 0, "no sequence is open");
+    int p = 0;
+    while (age_.empty(p)) ++p;
+    const page_id slot = age_.last(p);
+    return {slot, slots_[std::size_t(slot)].generation};
+  }
+
+ private:
+  struct slot_type {
+    State state;
+    std::uint32_t generation = 0;
+    bool open = false;
+  };
+  int most_;
+  idx open_ = 0;
+  std::vector<slot_type> slots_;
+  std::vector<int> unused_;
+  id_lists age_;  // open slots by priority, the one opened last at the end
+};
+
+}  // namespace kvilt::inline KVILT_ABI::detail
