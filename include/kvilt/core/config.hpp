@@ -22,8 +22,11 @@
 /// Values computed before this point are in memory: no multiply-add is contracted across it.
 #define KVILT_FENCE() __asm__ volatile("" ::: "memory")
 #define KVILT_ALWAYS_INLINE inline __attribute__((__always_inline__))
+/// A function for what seldom happens: small where it is called.
+#define KVILT_COLD __attribute__((__cold__, __noinline__))
 #else
 #define KVILT_ALWAYS_INLINE inline
+#define KVILT_COLD
 #define KVILT_MAY_ALIAS
 #define KVILT_FENCE()
 #endif

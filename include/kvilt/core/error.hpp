@@ -75,8 +75,10 @@ std::string text(Number n) {
   }
 }
 
+/// Throws `Error` with the parts joined. NOTE: a function of its own, which takes them by value: where nothing is wrong
+/// they stay in registers.
 template <class Error, class... Parts>
-[[noreturn, gnu::cold, gnu::noinline]] void refuse(const Parts&... parts) {
+[[noreturn]] KVILT_COLD void refuse(Parts... parts) {
   std::string message;
   ((message += text(parts)), ...);
   raise<Error>(message);
@@ -87,7 +89,7 @@ template <class Error, class... Parts>
 template <class Error = invalid_argument, class... Parts>
 KVILT_ALWAYS_INLINE void expects(bool held, const Parts&... parts) {
   if (!held) [[unlikely]]
-    refuse<Error>(parts...);
+    refuse<Error, std::decay_t<const Parts&>...>(parts...);
 }
 
 /// Runs `body`; an error that it throws is thrown again with `where()` put first: "kvilt: group 1: ...".

@@ -27,7 +27,7 @@ class cost_aware {
   void hit(page_id) {}
   void given(page_id p, page_id child, const page_use& use) {
     int rank = child >= 0 ? queues_.rank(child) : 0;
-    while (rank + 1 < detail::ranked_lists::ranks && cost_(use.first_token) >= double(2 << rank)) ++rank;
+    while (rank + 1 < queues_.ranks && cost_(use.first_token) >= double(2 << rank)) ++rank;
     if (rank > queues_.rank(p)) queues_.set_rank(p, rank);
   }
   void idle(page_id p) { queues_.push_back(p, evicted_); }
@@ -47,7 +47,7 @@ class cost_aware {
  private:
   static std::uint32_t cost_of(int rank) { return std::uint32_t(1) << rank; }
 
-  detail::ranked_lists queues_;
+  detail::ranked_lists<std::uint32_t> queues_;
   Cost cost_;
   std::uint32_t evicted_ = 0;  // L
 };

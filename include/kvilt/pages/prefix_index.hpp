@@ -29,7 +29,7 @@ struct prefix_tail {
 /// one step whatever its depth, and then compared: its tokens one by one, and the page before it, which has been compared
 /// already; the first with its root, and that with its extra keys. A page with fewer tokens is found among those that
 /// follow on the same prefix, and nothing follows on it. Knows tokens and ids; who holds a page is not its affair.
-/// 24 bytes a page for the trie, 11 for the table, and the tokens.
+/// 24 bytes a page for the trie, 13 for the table, and the tokens.
 template <prefix_hash Hash = token_hash>
 class prefix_index {
  public:
@@ -38,7 +38,7 @@ class prefix_index {
         hash_(hash),
         nodes_(std::size_t(pages)),
         tokens_(std::size_t(pages) * std::size_t(page_tokens)),
-        slots_(std::size_t(pages + pages / 3 + 1)) {}
+        slots_(std::size_t(pages * 8 / 5 + 1)) {}
 
   int page_tokens() const { return page_tokens_; }
   idx pages() const { return idx(nodes_.size()); }
@@ -145,7 +145,11 @@ class prefix_index {
   /// The root of a page without one before it.
   int root(page_id p) const { return int(node_of(p).place & ~root_bit); }
 
-  void prefetch_erase(page_id p) const { prefetch(slot_of(node_of(p).name)); }
+  void prefetch_erase(page_id p) const {
+    const std::size_t s = home(hash_.place(node_of(p).name));
+    prefetch(&slots_[s]);
+    if (s + 8 < slots_.size()) prefetch(&slots_[s + 8]);  // what stands behind a hole may move
+  }
   /// Takes a leaf out.
   void erase(page_id p) {
     if (rows(p) == page_tokens_) take_out(p);
@@ -253,7 +257,7 @@ class prefix_index {
   Hash hash_;
   std::vector<node> nodes_;           // [pages]
   std::vector<token_id> tokens_;      // [pages][page_tokens]
-  std::vector<std::uint64_t> slots_;  // three quarters of them used when every page is in the index
+  std::vector<std::uint64_t> slots_;  // five of eight are used when every page is in the index
   detail::prefix_roots roots_;
 };
 

@@ -14,8 +14,10 @@ namespace kvilt::inline KVILT_ABI {
 /// not been used for as long as its priority is kept. A page has the highest priority of all who used it since it was stored:
 /// others' prefixes go on from it. 12 bytes a page.
 class priority {
+  using queue_type = detail::ranked_lists<std::uint32_t>;
+
  public:
-  static constexpr int levels = detail::ranked_lists::ranks;
+  static constexpr int levels = queue_type::ranks;
   /// For how long each level is kept, in the engine's unit; at most 2^28 of them.
   using lifetimes = std::array<std::uint32_t, levels>;
   static constexpr std::uint32_t for_ever = 0xffffffffu;
@@ -65,7 +67,7 @@ class priority {
  private:
   std::uint32_t at(int level) const { return kept_[std::size_t(level)]; }
 
-  detail::ranked_lists queues_;
+  queue_type queues_;
   lifetimes kept_;
   std::uint32_t now_ = 0;
 };

@@ -7,8 +7,10 @@
 
 namespace kvilt::inline KVILT_ABI::detail {
 
-/// A queue for each of eight ranks, first in, first out; 12 bytes an id. Each id knows its rank, and the time at which
-/// it was put in its queue: a clock of 29 bits that comes round, so times to be compared lie within 2^28 of each other.
+/// A queue for each of eight ranks, first in, first out; 8 bytes an id and a `Word`. Each id knows its rank, and the time
+/// at which it was put in its queue: a clock of three bits less than a word that comes round, so times to be compared lie
+/// within half of that of each other.
+template <class Word>
 class ranked_lists {
  public:
   static constexpr int ranks = 8;
@@ -17,10 +19,10 @@ class ranked_lists {
 
   int rank(page_id p) const { return int(words_[std::size_t(p)] & (ranks - 1)); }
   /// Of an id that is in no queue.
-  void set_rank(page_id p, int rank) { words_[std::size_t(p)] = std::uint32_t(rank); }
+  void set_rank(page_id p, int rank) { words_[std::size_t(p)] = Word(rank); }
 
   void push_back(page_id p, std::uint32_t now) {
-    words_[std::size_t(p)] = now << 3 | std::uint32_t(rank(p));
+    words_[std::size_t(p)] = Word(now << 3 | std::uint32_t(rank(p)));
     queues_.push_back(rank(p), p);
   }
   void remove(page_id p) { queues_.remove(p); }
@@ -28,8 +30,11 @@ class ranked_lists {
   page_id first(int rank) const { return queues_.first(rank); }
   std::uint32_t time(page_id p) const { return words_[std::size_t(p)] >> 3; }
 
-  /// Time b to time a.
-  static std::int32_t since(std::uint32_t a, std::uint32_t b) { return std::int32_t((a - b) << 3) >> 3; }
+  /// From time b to time a.
+  static int since(std::uint32_t a, std::uint32_t b) {
+    constexpr int beyond = 32 - 8 * int(sizeof(Word)) + 3;
+    return int((a - b) << beyond) >> beyond;
+  }
 
   /// Of the queues' firsts the one that was put there longest ago, each as if it had been `credit(rank)` later; of two
   /// the lower rank. -1: all queues are empty.
@@ -48,7 +53,7 @@ class ranked_lists {
 
  private:
   id_lists queues_;
-  std::vector<std::uint32_t> words_;  // [ids]: time << 3 | rank
+  std::vector<Word> words_;  // [ids]: time << 3 | rank
 };
 
 }  // namespace kvilt::inline KVILT_ABI::detail
