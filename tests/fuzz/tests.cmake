@@ -24,5 +24,6 @@ endfunction()
 
 add_fuzz_test(dispatch 160)
 add_fuzz_test(cache_operations 256)
+add_fuzz_test(page_manager 400)
 set(model_dir ${PROJECT_SOURCE_DIR}/examples/model)
 add_fuzz_test(gguf 1024 ${model_dir}/gguf.cpp ${model_dir}/tensor_types.cpp)

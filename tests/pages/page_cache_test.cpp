@@ -43,7 +43,9 @@ class checked_cache {
     const prefix_hit hit = cache_.find(u.end, u.text, u.pages);
     check_found(u, hit);
     const idx missing = kvilt::ceil_div(idx(u.text.size()), page_tokens_) - hit.pages;
-    if (missing > cache_.available() - hit.cached) {
+    const auto cached = std::count_if(u.pages.begin(), u.pages.end(),
+                                      [&](page_id p) { return cache_.pool().state(p) == page_state::cached; });
+    if (missing > cache_.available() - cached) {
       cache_.close_root(u.end);
       return false;
     }

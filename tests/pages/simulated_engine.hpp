@@ -81,14 +81,14 @@ class memory {
   std::vector<reader> read_;
 };
 
-// `Choose` has below(n).
+// `Choose` has below(n), and may be empty at some time.
 template <class Manager, class Choose>
 class engine {
  public:
   engine(manager_shape shape, Choose& choose) : choose_(choose), memories_(make(shape)), manager_(with_hooks(shape)) {}
 
   void run(int operations) {
-    for (int i = 0; i < operations; ++i) {
+    for (int i = 0; i < operations && !used_up(choose_); ++i) {
       operate(choose_.below(16));
       check();
     }
@@ -107,6 +107,10 @@ class engine {
     sequence name;
     text t;
   };
+  static bool used_up(const Choose& c) {
+    if constexpr (requires { c.empty(); }) return c.empty();
+    return false;
+  }
   static std::vector<memory> make(const manager_shape& s) {
     std::vector<memory> m;
     for (const page_group& g : s.groups) m.emplace_back(g, s.page_tokens);

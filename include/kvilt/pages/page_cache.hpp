@@ -16,8 +16,6 @@ namespace kvilt::inline KVILT_ABI {
 struct prefix_hit {
   prefix_end end;
   idx pages = 0;          // full pages found
-  idx cached = 0;         // of these, without a holder: holding them takes so many from those that can be taken
-  idx evicted = 0;        // further full pages that were evicted lately
   prefix_tail tail = {};  // what follows on them in a page that holds other tokens besides
 };
 
@@ -60,24 +58,21 @@ class page_cache {
   /// tokens after them what one more page has.
   prefix_hit find(const prefix_end& end, std::span<const token_id> tokens, std::vector<page_id>& pages) const {
     prefix_hit hit{end};
-    index_.find(
-        hit.end, tokens,
-        [&](page_id p) {
-          pages.push_back(p);
-          ++hit.pages;
-          hit.cached += pool_.state(p) == page_state::cached;
-        },
-        [&](std::uint64_t name) { hit.evicted += was_evicted(name); });
+    index_.find(hit.end, tokens, [&](page_id p) {
+      pages.push_back(p);
+      ++hit.pages;
+    });
     hit.tail = index_.find_tail(hit.end, tokens.subspan(std::size_t(hit.pages * page_tokens())));
     return hit;
   }
-  /// Counts what a prompt of `asked` tokens has found, `copied` of them in the tail.
-  void count(const prefix_hit& hit, idx asked, idx copied) {
+  /// Counts what a prompt of `asked` tokens has found, `copied` of them in the tail; `lost` more pages were no use,
+  /// because what belongs to them elsewhere was evicted.
+  void count(const prefix_hit& hit, idx asked, idx copied, idx lost = 0) {
     statistics_.asked += asked;
     statistics_.hit += hit.pages * page_tokens();
     statistics_.copied += copied;
     statistics_.missed_granularity += hit.tail.rows - copied;
-    statistics_.missed_capacity += hit.evicted * page_tokens();
+    statistics_.missed_capacity += lost * page_tokens();
   }
 
   /// One holder more of pages with a name, a prefix whole; `hit`: for a prompt that found them.
@@ -118,6 +113,8 @@ class page_cache {
 
   /// A page's tokens, to be written while it has no name.
   token_id* tokens(page_id p) { return index_.tokens(p); }
+
+  void prefetch_tokens(page_id p) { __builtin_prefetch(index_.tokens(p), 1); }
 
   /// Names full pages that follow on `end`, which goes on over them; the caller alone holds them. Where another page is named so already, it is held
   /// and put in the place of the caller's, which is given back. Returns how many.
@@ -169,7 +166,8 @@ class page_cache {
     std::array<page_id, 16> victims;
     for (idx kept = 0; pages > 0 && kept <= pool_.cached();) {
       int n = 0;
-      while (n < smaller(pages, idx(victims.size())) && (victims[std::size_t(n)] = eviction_.pop()) >= 0) ++n;
+      while (n < smaller(pages, idx(victims.size())) && (victims[std::size_t(n)] = eviction_.pop()) >= 0)
+        index_.prefetch_node(victims[std::size_t(n++)]);
       for (int i = 0; i < n; ++i) index_.prefetch_erase(victims[std::size_t(i)]);
       for (int i = 0; i < n; ++i) {
         const bool gone = drop(victims[std::size_t(i)], lost);
@@ -201,6 +199,7 @@ class page_cache {
     pool_.name(p);
     eviction_.stored(p, returns);
     ++statistics_.stored_pages;
+    statistics_.missed_capacity += returns ? page_tokens() : 0;
     if (hook_.call) root_of_[std::size_t(p)] = before.root;
   }
   // A cached page loses its name and is free, unless prefixes go on from it.
@@ -238,11 +237,11 @@ class page_cache {
     return std::size_t((name & 0xffffffffu) * lately_evicted_.size() >> 32);
   }
   static unsigned char print_of(std::uint64_t name) { return static_cast<unsigned char>(name >> 56 | 1); }
-  bool was_evicted(std::uint64_t name) const { return lately_evicted_[ghost_of(name)] == print_of(name); }
   bool returns(std::uint64_t name) {
-    const bool was = was_evicted(name);
-    if (was) lately_evicted_[ghost_of(name)] = 0;
-    return was;
+    unsigned char& ghost = lately_evicted_[ghost_of(name)];
+    const bool was_here = ghost == print_of(name);
+    ghost = was_here ? 0 : ghost;
+    return was_here;
   }
 
   page_pool pool_;

@@ -69,8 +69,10 @@ class page_manager {
     manager_counters c = counts_;
     c.prefixes = cache_.statistics();
     c.open_sequences = sequences_.open();
-    c.groups.push_back({cache_.pool().counts(), held_pages_, empty_rows_});
-    for (const auto& o : others_) c.groups.push_back({o.pages().pool().counts(), o.held_pages(), empty_rows_});
+    c.tokens += c.appended;
+    const idx empty = held_pages_ * page_tokens_ - c.tokens;  // in every group: windows give back what is full
+    c.groups.push_back({cache_.pool().counts(), held_pages_, empty});
+    for (const auto& o : others_) c.groups.push_back({o.pages().pool().counts(), o.held_pages(), empty});
     return c;
   }
 
@@ -95,7 +97,7 @@ class page_manager {
     q.end = cache_.open_root(options.keys);
     prefix_hit hit =
         cache_.find(q.end, prompt.first(std::size_t(larger(idx(prompt.size()) - options.computed, 0))), q.pages);
-    cut_to_all_groups(hit, q.pages);
+    const idx lost = cut_to_all_groups(hit, q.pages);
     q.end = hit.end;
     q.stored = hit.pages;
     q.length = hit.pages * page_tokens_;
@@ -106,10 +108,9 @@ class page_manager {
     q.length += copied;
     for (auto& o : others_) o.pass(s.slot, q.length, work_);
     q.room = idx(q.pages.size()) * page_tokens_;
-    empty_rows_ += q.room - q.length;
     counts_.tokens += q.length;
     ++counts_.opened;
-    cache_.count(hit, idx(prompt.size()), copied);
+    cache_.count(hit, idx(prompt.size()), copied, lost);
     return {s, q.length};
   }
   /// Makes room for `tokens` more, in pages of its own, and appends moves. Throws `out_of_pages`.
@@ -137,12 +138,20 @@ class page_manager {
       tokens = tokens.subspan(std::size_t(n));
       q.length += n;
     }
-    empty_rows_ -= added;
-    counts_.tokens += added;
     counts_.appended += added;
     for (auto& o : others_) o.pass(s.slot, q.length, work_);
   }
-  void append(sequence s, token_id token) { append(s, {&token, 1}); }
+  /// The same for one token, as decoding has it.
+  void append(sequence s, token_id token) {
+    state& q = sequences_.find(s);
+    detail::expects(q.length < q.room, "sequence ", s.slot, " of ", q.length,
+                    " tokens appends 1; room is reserved for 0");
+    const idx place = by_page_.quotient(q.length);
+    cache_.tokens(q.pages[std::size_t(place)])[q.length - place * page_tokens_] = token;
+    ++q.length;
+    ++counts_.appended;
+    for (auto& o : others_) o.pass(s.slot, q.length, work_);
+  }
 
   /// Forgets the tokens from `length` on, and gives their pages back with what was reserved. Throws `invalid_argument`
   /// where a window would show again what it has left behind.
@@ -159,7 +168,6 @@ class page_manager {
     cache_.give(std::span(q.pages).subspan(std::size_t(kept)), q.priority, work_, kept);
     q.pages.resize(std::size_t(kept));
     held_pages_ -= given;
-    empty_rows_ += q.length - length - given * page_tokens_;
     counts_.tokens -= q.length - length;
     if (full < q.stored) {
       q.stored = full;
@@ -188,7 +196,6 @@ class page_manager {
     cache_.hold(q.pages, false);
     held_pages_ += filled;
     for (auto& o : others_) o.share(s.slot, child.slot, filled);
-    empty_rows_ += filled * page_tokens_ - q.length;
     counts_.tokens += q.length;
     ++counts_.forked;
     return child;
@@ -240,9 +247,9 @@ class page_manager {
 
  private:
   struct state {
-    std::vector<page_id> pages;
     idx length = 0, room = 0;  // tokens; those that may be there before the next `reserve`
-    prefix_end end;            // of the first `stored` pages
+    std::vector<page_id> pages;
+    prefix_end end;  // of the first `stored` pages
     idx stored = 0;
     int priority = 0;
   };
@@ -267,14 +274,16 @@ class page_manager {
     return s;
   }
 
-  // A prefix ends where one of the groups lacks what is needed to go on.
-  void cut_to_all_groups(prefix_hit& hit, std::vector<page_id>& pages) const {
+  // A prefix ends where one of the groups lacks what is needed to go on. Returns how many pages are of no use.
+  idx cut_to_all_groups(prefix_hit& hit, std::vector<page_id>& pages) const {
     idx usable = hit.pages, before = -1;
     while (std::exchange(before, usable) != usable)
       for (const auto& o : others_) usable = o.pages().usable(std::span(pages).first(std::size_t(usable)));
-    if (usable == hit.pages) return;
+    const idx lost = hit.pages - usable;
+    if (lost == 0) return 0;
     pages.resize(std::size_t(usable));
-    hit = {cache_.end_at(usable > 0 ? pages.back() : -1, hit.end), usable, 0, hit.evicted + hit.pages - usable, {}};
+    hit = {cache_.end_at(usable > 0 ? pages.back() : -1, hit.end), usable, {}};
+    return lost;
   }
 
   // A page that begins with rows of another one, where there is one to take in every group. Returns how many rows.
@@ -313,7 +322,6 @@ class page_manager {
     extend(slot, fresh);
     // NOTE: last, so that nothing is evicted that is to be copied.
     if (rows > 0) own(slot, place, rows, moves);
-    empty_rows_ += fresh * page_tokens_;
     q.room = idx(q.pages.size()) * page_tokens_;
     return true;
   }
@@ -346,6 +354,7 @@ class page_manager {
     pages.resize(pages.size() + std::size_t(fresh));
     take(std::span(pages).last(std::size_t(fresh)));
     held_pages_ += fresh;
+    if (fresh == 1) cache_.prefetch_tokens(pages.back());  // of the next token, when the step is done
     for (auto& o : others_) o.extend(slot, fresh);
   }
   // NOTE: what loses its name here cannot be found in the other groups either.
@@ -375,7 +384,6 @@ class page_manager {
     cache_.give(q.pages, q.priority, work_);
     cache_.close_root(q.end);
     held_pages_ -= idx(q.pages.size());
-    empty_rows_ -= idx(q.pages.size()) * page_tokens_ - q.length;
     counts_.tokens -= q.length;
     sequences_.close(s.slot);
   }
@@ -385,9 +393,9 @@ class page_manager {
   page_cache<Eviction, Hash> cache_;
   std::vector<detail::attached_group> others_;
   detail::sequence_slots<state> sequences_;
-  completion work_ = 0;  // launched
-  idx held_pages_ = 0, empty_rows_ = 0;
-  manager_counters counts_;
+  completion work_ = 0;      // launched
+  idx held_pages_ = 0;       // in all tables
+  manager_counters counts_;  // NOTE: `tokens` but for those that were appended
 };
 
 }  // namespace kvilt::inline KVILT_ABI

@@ -58,12 +58,10 @@ class prefix_index {
   std::span<const std::uint64_t> keys(int root) const { return roots_.keys(root); }
   std::uint64_t root_name(int root) const { return roots_.name(root); }
 
-  /// Goes on from `end` over full pages as far as the index does. `found(page)` for each; `missed(name)` for the rest of
-  /// the full pages, whose tokens are in the index under no prefix like this.
-  template <class Found, class Missed>
-  void find(prefix_end& end, std::span<const token_id> tokens, Found&& found, Missed&& missed) const {
+  /// Goes on from `end` over full pages as far as the index does, `found(page)` for each.
+  template <class Found>
+  void find(prefix_end& end, std::span<const token_id> tokens, Found&& found) const {
     const idx pages = idx(tokens.size()) / page_tokens_;
-    bool there = true;
     std::uint64_t name = end.name;
     std::array<std::uint64_t, batch> names;
     for (idx first = 0; first < pages; first += batch) {
@@ -71,18 +69,13 @@ class prefix_index {
       const token_id* t = tokens.data() + first * page_tokens_;
       for (int i = 0; i < n; ++i) {
         names[std::size_t(i)] = name = hash_.page(name, t + i * page_tokens_, page_tokens_);
-        if (there) prefetch(slot_of(name));
+        prefetch(slot_of(name));
       }
       // NOTE: all misses of a batch are under way before the first is waited for.
-      if (there)
-        for (int i = 0; i < n; ++i) prefetch_candidate(names[std::size_t(i)]);
+      for (int i = 0; i < n; ++i) prefetch_candidate(names[std::size_t(i)]);
       for (int i = 0; i < n; ++i) {
-        const page_id p = there ? at(names[std::size_t(i)], place_of(end), t + i * page_tokens_) : -1;
-        there = p >= 0;
-        if (!there) {
-          missed(names[std::size_t(i)]);
-          continue;
-        }
+        const page_id p = at(names[std::size_t(i)], place_of(end), t + i * page_tokens_);
+        if (p < 0) return;
         end = {p, end.root, names[std::size_t(i)]};
         found(p);
       }
@@ -145,6 +138,8 @@ class prefix_index {
   /// The root of a page without one before it.
   int root(page_id p) const { return int(node_of(p).place & ~root_bit); }
 
+  /// Before `prefetch_erase`, which reads what this asks for.
+  void prefetch_node(page_id p) const { prefetch(&node_of(p)); }
   void prefetch_erase(page_id p) const {
     const std::size_t s = home(hash_.place(node_of(p).name));
     prefetch(&slots_[s]);

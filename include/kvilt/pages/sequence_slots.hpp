@@ -33,22 +33,21 @@ class sequence_slots {
     const int slot = unused_.back();
     unused_.pop_back();
     slot_type& s = slots_[std::size_t(slot)];
-    s.open = true;
     ++open_;
     age_.push_back(priority, slot);
     return {slot, ++s.generation};
   }
   void close(int slot) {
-    slots_[std::size_t(slot)].open = false;
+    ++slots_[std::size_t(slot)].generation;
     --open_;
     age_.remove(slot);
     unused_.push_back(slot);
   }
 
   const State& find(sequence s) const {
-    expects(s.slot >= 0 && std::size_t(s.slot) < slots_.size() && slots_[std::size_t(s.slot)].open &&
-                slots_[std::size_t(s.slot)].generation == s.generation,
-            "sequence ", s.slot, " (opened as its ", s.generation, "th) is not open");
+    expects(std::size_t(s.slot) < slots_.size() && slots_[std::size_t(s.slot)].generation == s.generation &&
+                s.generation % 2,
+            "sequence ", s.slot, " (of generation ", s.generation, ") is not open");
     return (*this)[s.slot];
   }
   State& find(sequence s) { return const_cast<State&>(std::as_const(*this).find(s)); }
@@ -66,9 +65,8 @@ class sequence_slots {
 
  private:
   struct slot_type {
+    std::uint32_t generation = 0;  // odd while it is open
     State state;
-    std::uint32_t generation = 0;
-    bool open = false;
   };
   int most_;
   idx open_ = 0;

@@ -1,0 +1,350 @@
+// What a page manager costs an engine, in time of one core, each verb beside what arrays alone would cost in the same run.
+//   bench_pages_manage [--trace=FILE] [--benchmark_filter=...]
+// The trace is JSONL as Mooncake's authors publish it: input_length, and hash_ids of 512 tokens each. Without it there is
+// no replay. On a machine with other work, `chrt -r 1 taskset -c 1` before it keeps a core.
+#include "trace.hpp"
+
+#include <kvilt/pages/aged_lfu.hpp>
+#include <kvilt/pages/lru.hpp>
+#include <kvilt/pages/page_manager.hpp>
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using namespace kvilt;
+
+constexpr int page_tokens = 16, prompt_pages = 512;
+
+void per_second(benchmark::State& state, const char* what, double count) {
+  state.counters[what] = benchmark::Counter(count, benchmark::Counter::kIsRate);
+}
+
+std::vector<page_id> shuffled_pages(idx pages) {
+  std::vector<page_id> order(std::size_t(pages), 0);
+  std::iota(order.begin(), order.end(), 0);
+  bench::dice random(7);
+  for (std::size_t i = order.size(); i-- > 1;) std::swap(order[i], order[random.below(i + 1)]);
+  return order;
+}
+
+// All pages of a pool are taken, and given back in an order at random: the next time they come in that order.
+void pool_random(benchmark::State& state) {
+  const idx pages = state.range(0);
+  page_pool pool(pages);
+  const std::vector<page_id> order = shuffled_pages(pages);
+  std::vector<page_id> held(order.size());
+  for (auto _ : state) {
+    pool.take(held);
+    for (const page_id p : order) pool.give(p);
+  }
+  per_second(state, "page_ops", 2.0 * double(pages) * double(state.iterations()));
+}
+// The same with a stack of ids and counts.
+void pool_random_baseline(benchmark::State& state) {
+  const std::vector<page_id> order = shuffled_pages(state.range(0));
+  std::vector<page_id> stack(order.rbegin(), order.rend()), held(order.size());
+  std::vector<std::uint32_t> holders(order.size(), 0);
+  for (auto _ : state) {
+    for (page_id& p : held) {
+      p = stack.back();
+      stack.pop_back();
+      holders[std::size_t(p)] = 1;
+    }
+    benchmark::DoNotOptimize(held.data());
+    for (const page_id p : order)
+      if (--holders[std::size_t(p)] == 0) stack.push_back(p);
+  }
+  per_second(state, "page_ops", 2.0 * double(order.size()) * double(state.iterations()));
+}
+
+// 1,000 sequences, a token each in a step; prompts of 16 to 2,048 tokens, outputs of 1 to 512, every twentieth a fork.
+class churn {
+ public:
+  churn() : manager_({page_tokens, 1001, {{320'000}}}), text_(2048, 1), running_(1000) {
+    for (one& r : running_) start(r);
+    before_ = operations();
+  }
+  void step() {
+    for (one& r : running_) {
+      if (r.left-- > 0) continue;
+      taken_back_ += idx(manager_.pages(r.name).size());
+      manager_.discard(r.name);
+      start(r);
+    }
+    for (const one& r : running_) manager_.reserve(r.name, 1, moves_);
+    for (const one& r : running_) manager_.append(r.name, token_id(1));
+    moves_.clear();
+  }
+  double page_operations() const { return double(operations() - before_); }
+
+ private:
+  struct one {
+    sequence name;
+    int left = 0;
+  };
+  void start(one& r) {
+    r.left = 1 + int(random_.below(512));
+    if (const one& other = running_[random_.below(1000)];
+        random_.below(20) == 0 && other.name.slot >= 0 && &other != &r) {
+      r.name = manager_.fork(other.name);
+      return;
+    }
+    const idx tokens = 16 + idx(random_.below(2033));
+    r.name = manager_.open({}, moves_).name;
+    manager_.reserve(r.name, tokens, moves_);
+    manager_.append(r.name, std::span(text_).first(std::size_t(tokens)));
+  }
+  // Pages that came into tables and left them.
+  idx operations() const { return 2 * taken_back_ + manager_.counters().groups[0].held_pages; }
+
+  page_manager<> manager_;
+  std::vector<token_id> text_;
+  std::vector<one> running_;
+  std::vector<page_move> moves_;
+  bench::dice random_{21};
+  idx taken_back_ = 0, before_ = 0;
+};
+
+void churn_1000(benchmark::State& state) {
+  churn c;
+  for (auto _ : state) c.step();
+  per_second(state, "page_ops", c.page_operations());
+  per_second(state, "sequence_steps", 1000.0 * double(state.iterations()));
+}
+// 1,000 sequences that only grow.
+void decode_append(benchmark::State& state) {
+  page_manager<> manager({page_tokens, 1000, {{320'000}}});
+  std::vector<page_move> moves;
+  std::vector<sequence> open;
+  const auto begin = [&] {
+    for (const sequence s : open) manager.discard(s);
+    open.clear();
+    for (int i = 0; i < 1000; ++i) open.push_back(manager.open({}, moves).name);
+  };
+  begin();
+  idx steps = 0;
+  for (auto _ : state) {
+    if (++steps % 4096 == 0) begin();
+    for (const sequence s : open) manager.reserve(s, 1, moves);
+    for (const sequence s : open) manager.append(s, token_id(7));
+  }
+  per_second(state, "sequence_steps", 1000.0 * double(state.iterations()));
+}
+
+// A prompt of 512 pages.
+std::vector<token_id> prompt(idx number) {
+  std::vector<token_id> t(std::size_t(prompt_pages * page_tokens));
+  for (std::size_t i = 0; i < t.size(); ++i) t[i] = bench::token_of(std::uint64_t(number) << 20 | i);
+  return t;
+}
+
+// Prompts that are all cached, asked for at random.
+void lookup_full_hit(benchmark::State& state) {
+  const idx prompts = state.range(0) / prompt_pages;
+  page_cache<> cache(prompts * prompt_pages, page_tokens);
+  const prefix_end root = cache.open_root({});
+  std::vector<page_id> pages(prompt_pages);
+  for (idx n = 0; n < prompts; ++n) {
+    const std::vector<token_id> text = prompt(n);
+    cache.take(pages);
+    for (std::size_t i = 0; i < pages.size(); ++i)
+      std::copy_n(&text[i * page_tokens], page_tokens, cache.tokens(pages[i]));
+    prefix_end end = root;
+    cache.store(end, pages);
+    cache.give(pages);
+  }
+  bench::dice random(1);
+  std::vector<std::vector<token_id>> texts(64);
+  idx found = 0;
+  for (auto _ : state) {
+    // NOTE: other prompts all the time, or what is asked for is in the processor's caches.
+    state.PauseTiming();
+    for (auto& text : texts) text = prompt(idx(random.below(std::uint64_t(prompts))));
+    state.ResumeTiming();
+    for (const auto& text : texts) {
+      pages.clear();
+      found += cache.find(root, text, pages).pages;
+    }
+  }
+  const double blocks = double(texts.size()) * prompt_pages * double(state.iterations());
+  if (double(found) != blocks) state.SkipWithError("not all pages are found");
+  per_second(state, "blocks", blocks);
+}
+// What all that takes besides finding: a request of which nothing is cached, of no page.
+void request_fixed_cost(benchmark::State& state) {
+  page_manager<> manager({page_tokens, 1, {{1000}}});
+  std::vector<page_move> moves;
+  const std::vector<std::uint64_t> salt{42};
+  const token_id text[2] = {1, 2};
+  for (auto _ : state) manager.discard(manager.open(text, moves, {salt}).name);
+}
+
+// A pool that prompts have filled, each of which nobody asks for again.
+template <class Eviction>
+class full_manager {
+ public:
+  full_manager() : manager_({page_tokens, 1, {{320'000}}}) { fill(); }
+  page_manager<Eviction>& manager() { return manager_; }
+  std::vector<token_id> next_prompt() { return prompt(number_++); }
+  void fill() {
+    while (manager_.counters().groups[0].pages.free > 0) pass(next_prompt());
+  }
+  void pass(const std::vector<token_id>& text) {
+    const opened_sequence o = manager_.open(text, moves_);
+    manager_.reserve(o.name, idx(text.size()) - o.tokens, moves_);
+    manager_.append(o.name, std::span(text).subspan(std::size_t(o.tokens)));
+    manager_.close(o.name);
+  }
+
+ private:
+  page_manager<Eviction> manager_;
+  std::vector<page_move> moves_;
+  idx number_ = 0;
+};
+
+// Prompts of which nothing is cached: asked for, allocated by eviction, stored, given back.
+template <class Eviction>
+void insert_with_eviction(benchmark::State& state) {
+  full_manager<Eviction> full;
+  std::vector<std::vector<token_id>> texts(64);
+  for (auto _ : state) {
+    state.PauseTiming();
+    for (auto& text : texts) text = full.next_prompt();
+    state.ResumeTiming();
+    for (const auto& text : texts) full.pass(text);
+  }
+  per_second(state, "blocks", double(texts.size()) * prompt_pages * double(state.iterations()));
+}
+// One prompt of 126,000 tokens for which as many pages are evicted.
+template <class Eviction>
+void longest_pause(benchmark::State& state) {
+  constexpr idx tokens = 126'000;
+  full_manager<Eviction> full;
+  std::vector<page_move> moves;
+  for (auto _ : state) {
+    state.PauseTiming();
+    full.fill();
+    const sequence s = full.manager().open({}, moves).name;
+    state.ResumeTiming();
+    full.manager().reserve(s, tokens, moves);
+    state.PauseTiming();
+    full.manager().discard(s);
+    state.ResumeTiming();
+  }
+  per_second(state, "evicted_pages", double(tokens / page_tokens) * double(state.iterations()));
+}
+
+double thread_seconds() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+// The whole trace, one request at a time, prompts only, all of it stored.
+template <class Eviction>
+void replay(benchmark::State& state, const bench::trace& trace) {
+  for (auto _ : state) {
+    page_manager<Eviction> manager({page_tokens, 1, {{10'000 * 512 / page_tokens}}});
+    std::vector<page_move> moves;
+    std::vector<token_id> text;
+    double seconds = 0;
+    for (const bench::request& r : trace.requests) {
+      bench::write_prompt(r, text);
+      moves.clear();
+      seconds -= thread_seconds();
+      const opened_sequence o = manager.open(text, moves);
+      manager.reserve(o.name, idx(text.size()) - o.tokens, moves);
+      manager.append(o.name, std::span(text).subspan(std::size_t(o.tokens)));
+      manager.close(o.name);
+      seconds += thread_seconds();
+    }
+    const prefix_statistics s = manager.counters().prefixes;
+    state.counters["hit_percent"] = 100.0 * double(s.hit) / double(s.asked);
+    state.counters["stored_pages"] = double(s.stored_pages);
+    state.SetIterationTime(seconds);
+  }
+}
+// Each page hashed, compared with one that lies somewhere, and written there: nothing else.
+void replay_baseline(benchmark::State& state, const bench::trace& trace) {
+  constexpr std::size_t stored = 320'000 * page_tokens;
+  std::vector<token_id> text, store(stored, 1);
+  const token_hash hash;
+  idx equal = 0;
+  for (auto _ : state) {
+    std::size_t at = 0;
+    double seconds = 0;
+    for (const bench::request& r : trace.requests) {
+      bench::write_prompt(r, text);
+      seconds -= thread_seconds();
+      std::uint64_t name = 0;
+      for (std::size_t i = 0; i + page_tokens <= text.size(); i += page_tokens, at = (at + page_tokens) % stored) {
+        name = hash.page(name, &text[i], page_tokens);
+        equal += std::memcmp(&store[at], &text[i], page_tokens * sizeof(token_id)) == 0;
+        std::memcpy(&store[at], &text[i], page_tokens * sizeof(token_id));
+      }
+      benchmark::DoNotOptimize(name);
+      seconds += thread_seconds();
+    }
+    state.SetIterationTime(seconds);
+  }
+  benchmark::DoNotOptimize(equal);
+}
+
+BENCHMARK(pool_random)->Arg(320'000)->Arg(10'000'000);
+BENCHMARK(pool_random_baseline)->Arg(320'000)->Arg(10'000'000);
+BENCHMARK(churn_1000);
+BENCHMARK(decode_append);
+BENCHMARK(lookup_full_hit)->Arg(10'240)->Arg(320'000)->Arg(10'000'000);
+BENCHMARK(request_fixed_cost);
+BENCHMARK_TEMPLATE(insert_with_eviction, lru);
+BENCHMARK_TEMPLATE(insert_with_eviction, aged_lfu);
+BENCHMARK_TEMPLATE(longest_pause, lru)->Iterations(20);
+BENCHMARK_TEMPLATE(longest_pause, aged_lfu)->Iterations(20);
+
+// Takes --trace=FILE from the arguments.
+std::string take_trace(int& argc, char** argv) {
+  constexpr std::string_view option = "--trace=";
+  std::string path;
+  const auto last = std::remove_if(argv + 1, argv + argc, [&](const char* a) {
+    if (std::string_view(a).substr(0, option.size()) != option) return false;
+    path = a + option.size();
+    return true;
+  });
+  argc = int(last - argv);
+  return path;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    bench::trace trace;
+    if (const std::string path = take_trace(argc, argv); !path.empty()) {
+      trace = bench::read_trace(path);
+      const auto add = [&](const char* name, auto body) {
+        benchmark::RegisterBenchmark(name, body, trace)->UseManualTime()->Iterations(1)->Unit(benchmark::kSecond);
+      };
+      add("replay/lru", replay<lru>);
+      add("replay/aged_lfu", replay<aged_lfu>);
+      add("replay/baseline", replay_baseline);
+    }
+    benchmark::Initialize(&argc, argv);
+    if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+    benchmark::RunSpecifiedBenchmarks();
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+}
