@@ -83,7 +83,9 @@ class churn {
       start(r);
     }
     for (const one& r : running_) manager_.reserve(r.name, 1, moves_);
-    for (const one& r : running_) manager_.append(r.name, token_id(1));
+    names_.clear();
+    for (const one& r : running_) names_.push_back(r.name);
+    manager_.append(names_, std::span(text_).first(names_.size()));
     moves_.clear();
   }
   double page_operations() const { return double(operations() - before_); }
@@ -111,6 +113,7 @@ class churn {
   page_manager<> manager_;
   std::vector<token_id> text_;
   std::vector<one> running_;
+  std::vector<sequence> names_;
   std::vector<page_move> moves_;
   bench::dice random_{21};
   idx taken_back_ = 0, before_ = 0;
@@ -127,6 +130,7 @@ void decode_append(benchmark::State& state) {
   page_manager<> manager({page_tokens, 1000, {{320'000}}});
   std::vector<page_move> moves;
   std::vector<sequence> open;
+  const std::vector<token_id> text(1000, 7);
   const auto begin = [&] {
     for (const sequence s : open) manager.discard(s);
     open.clear();
@@ -137,7 +141,7 @@ void decode_append(benchmark::State& state) {
   for (auto _ : state) {
     if (++steps % 4096 == 0) begin();
     for (const sequence s : open) manager.reserve(s, 1, moves);
-    for (const sequence s : open) manager.append(s, token_id(7));
+    manager.append(open, text);
   }
   per_second(state, "sequence_steps", 1000.0 * double(state.iterations()));
 }

@@ -236,6 +236,30 @@ TEST_CASE("page_manager: a prefix is there as far as every group has it", "[page
   m.close(b);
 }
 
+TEST_CASE("page_manager: a step appends a token to each sequence", "[pages]") {
+  page_manager<> m({3, 40, {{400}, {400, 4}}});
+  moves out;
+  std::vector<sequence> open;
+  tokens step;
+  for (int i = 0; i < 40; ++i) {
+    open.push_back(start(m, count_from(1000 * i, i), out));
+    step.push_back(1000 * i + i);
+  }
+  CHECK_THROWS_WITH(m.append(open, std::span(step).first(39)), containing("40 sequences append 39 tokens"));
+  for (const sequence s : open) m.reserve(s, 1, out);
+  m.append(open, step);
+  for (int i = 0; i < 40; ++i) CHECK(m.length(open[std::size_t(i)]) == i + 1);
+  CHECK(m.pages(open[39], 1)[11] == -1);
+  CHECK_THROWS_WITH(m.append(std::span(open).subspan(2, 1), std::span(step).first(1)),
+                    containing("room is reserved for 0"));
+  for (const sequence s : open) m.close(s);
+  for (int i = 2; i < 40; ++i) {  // what is shorter than a page is looked for among the newest few
+    const opened_sequence o = m.open(count_from(1000 * i, i + 1), out, {{}, 0, 0});
+    CHECK(o.tokens == i + 1);
+    m.discard(o.name);
+  }
+}
+
 TEST_CASE("page_manager: a scheduler is told what can be admitted, and whom to preempt", "[pages]") {
   page_manager<lru> m({4, 3, {{10}, {4, 5}}});
   moves out;
@@ -286,6 +310,7 @@ TEST_CASE("page_manager: pages are reused after the work that was launched befor
   m.launched(3);
   m.discard(a);
   CHECK(m.free_tokens() == 0);
+  CHECK(m.counters().groups[0].pages.pending == 2);
   CHECK(m.counters().groups[1].pages.pending == 2);
   m.complete(2);
   CHECK(m.free_tokens() == 0);

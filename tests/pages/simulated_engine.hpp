@@ -186,7 +186,11 @@ class engine {
                            rows[std::size_t(i)]);
     launch();
     given_back([&] {
-      manager_.append(r.name, std::span(r.t.prompt).subspan(std::size_t(r.t.length), std::size_t(accepted)));
+      const auto said = std::span(r.t.prompt).subspan(std::size_t(r.t.length), std::size_t(accepted));
+      if (accepted == 1 && choose_.below(2))
+        manager_.append({&r.name, 1}, said);
+      else
+        manager_.append(r.name, said);
       r.t.length += accepted;
     });
     if (r.t.length == idx(r.t.prompt.size())) past_.back() = r.t;

@@ -46,14 +46,15 @@ class attached_group {
     const page_id p = at(slot).pages[std::size_t(place)];
     return pages_.pool().holders(p) > 1 || pages_.pool().named(p);
   }
-  /// A page of its own for one that is shared.
-  page_move replace(int slot, idx place, completion after) {
+  /// A page of its own for one that is shared, of which `rows` are to be copied; `group` is this one's number.
+  void own(int slot, idx place, int rows, int group, completion after, std::vector<page_move>& moves) {
+    if (!shared(slot, place)) return;
     page_id& p = at(slot).pages[std::size_t(place)];
-    page_move move{0, p, -1, 0};
+    page_move move{group, p, -1, rows};
     pages_.take({&move.to, 1});
     pages_.give(p, after);
     p = move.to;
-    return move;
+    moves.push_back(move);
   }
   void extend(int slot, idx fresh) {
     table& t = at(slot);
@@ -107,5 +108,17 @@ class attached_group {
   std::vector<table> tables_;
   idx held_ = 0;  // in all tables
 };
+
+/// How many pages of a prefix can be gone on from in all groups: a shorter prefix may need other pages of a window.
+inline idx usable(const std::vector<attached_group>& groups, std::span<const page_id> named) {
+  idx pages = idx(named.size()), before = -1;
+  while (std::exchange(before, pages) != pages)
+    for (const attached_group& g : groups) pages = g.pages().usable(named.first(std::size_t(pages)));
+  return pages;
+}
+inline idx least_available(const std::vector<attached_group>& groups, idx pages) {
+  for (const attached_group& g : groups) pages = smaller(pages, g.pages().available());
+  return pages;
+}
 
 }  // namespace kvilt::inline KVILT_ABI::detail

@@ -38,5 +38,13 @@ inline const manager_shape& checked(const manager_shape& s) {
   return s;
 }
 
+inline constexpr int priorities = 8;
+
+inline void check(const prompt_options& o) {
+  expects(o.priority >= 0 && o.priority < priorities, "a prompt has priority ", o.priority, "; there are 0 to ",
+          priorities - 1);
+  expects(o.computed >= 0, "the last ", o.computed, " tokens of a prompt are to be computed");
+}
+
 }  // namespace detail
 }  // namespace kvilt::inline KVILT_ABI

@@ -114,7 +114,8 @@ class page_cache {
   /// A page's tokens, to be written while it has no name.
   token_id* tokens(page_id p) { return index_.tokens(p); }
 
-  void prefetch_tokens(page_id p) { __builtin_prefetch(index_.tokens(p), 1); }
+  /// The token number `at` of all pages is soon written.
+  void prefetch_tokens(idx at) { __builtin_prefetch(index_.tokens(0) + at, 1); }
 
   /// Names full pages that follow on `end`, which goes on over them; the caller alone holds them. Where another page is named so already, it is held
   /// and put in the place of the caller's, which is given back. Returns how many.

@@ -4,6 +4,7 @@
 #include <kvilt/pages/manager_counters.hpp>
 #include <kvilt/pages/manager_shape.hpp>
 #include <kvilt/pages/page_cache.hpp>
+#include <kvilt/pages/sequence_pages.hpp>
 #include <kvilt/pages/sequence_slots.hpp>
 
 #include <algorithm>
@@ -44,15 +45,12 @@ class page_manager {
   Eviction& eviction() { return cache_.eviction(); }
 
   // What a scheduler asks, each in as much time as there are groups.
-
   idx free_sequences() const { return sequences_.free(); }
   /// Pages that can be taken, those that are cached included.
   idx free_pages(int group) const { return group == 0 ? cache_.available() : other(group).pages().available(); }
   /// Tokens that the pages hold that can be taken in every group.
   idx free_tokens() const {
-    idx pages = cache_.available();
-    for (const auto& o : others_) pages = smaller(pages, o.pages().available());
-    return pages * page_tokens_;
+    return detail::least_available(others_, cache_.available()) * page_tokens_;
   }
   /// Pages that are missing for a sequence of `tokens` of which none is cached, in the group that is shortest of them;
   /// 0: it can be admitted.
@@ -76,42 +74,40 @@ class page_manager {
     return c;
   }
 
-  // Sequences.
-
+  // Of one sequence.
   idx length(sequence s) const { return sequences_.find(s).length; }
   /// Tokens that may be appended without a further `reserve`.
-  idx room(sequence s) const { return sequences_.find(s).room - sequences_.find(s).length; }
+  idx room(sequence s) const { return sequences_.find(s).room - length(s); }
   /// The page table: a page for each `page_tokens()` tokens, -1 where a window has left them behind.
   std::span<const page_id> pages(sequence s, int group = 0) const {
-    const state& q = sequences_.find(s);
-    return group == 0 ? std::span(q.pages) : other(group).table_of(s.slot);
+    sequences_.find(s);
+    return group == 0 ? std::span(tables_[std::size_t(s.slot)].pages) : other(group).table_of(s.slot);
   }
 
   /// Opens a sequence with as much of `prompt` as is cached; appends moves. Throws `out_of_pages` when all sequences are
   /// open.
   opened_sequence open(std::span<const token_id> prompt, std::vector<page_move>& moves,
                        const prompt_options& options = {}) {
-    check_open(options);
+    detail::check(options);
+    sequences_.check_free();
     const sequence s = new_sequence(options.priority);
-    state& q = sequences_[s.slot];
-    q.end = cache_.open_root(options.keys);
-    prefix_hit hit =
-        cache_.find(q.end, prompt.first(std::size_t(larger(idx(prompt.size()) - options.computed, 0))), q.pages);
+    table& q = tables_[std::size_t(s.slot)];
+    const idx asked = larger(idx(prompt.size()) - options.computed, 0);
+    prefix_hit hit = cache_.find(cache_.open_root(options.keys), prompt.first(std::size_t(asked)), q.pages);
     const idx lost = cut_to_all_groups(hit, q.pages);
     q.end = hit.end;
     q.stored = hit.pages;
-    q.length = hit.pages * page_tokens_;
     cache_.hold(q.pages, true);
     held_pages_ += hit.pages;
     for (auto& o : others_) o.hold_prefix(s.slot, q.pages);
     const int copied = hit.tail.rows > 0 ? copy_tail(s.slot, hit.tail, moves) : 0;
-    q.length += copied;
-    for (auto& o : others_) o.pass(s.slot, q.length, work_);
-    q.room = idx(q.pages.size()) * page_tokens_;
-    counts_.tokens += q.length;
+    const idx length = hit.pages * page_tokens_ + copied;
+    sequences_[s.slot] = filling(length, idx(q.pages.size()) * page_tokens_);
+    for (auto& o : others_) o.pass(s.slot, length, work_);
+    counts_.tokens += length;
     ++counts_.opened;
     cache_.count(hit, idx(prompt.size()), copied, lost);
-    return {s, q.length};
+    return {s, length};
   }
   /// Makes room for `tokens` more, in pages of its own, and appends moves. Throws `out_of_pages`.
   void reserve(sequence s, idx tokens, std::vector<page_move>& moves) {
@@ -120,44 +116,52 @@ class page_manager {
   }
   /// The same, false instead of `out_of_pages`.
   [[nodiscard]] bool try_reserve(sequence s, idx tokens, std::vector<page_move>& moves) {
-    state& q = sequences_.find(s);
-    detail::expects(tokens >= 0 && tokens <= longest - q.length, "sequence ", s.slot, " of ", q.length,
+    const filling& f = sequences_.find(s);
+    detail::expects(tokens >= 0 && tokens <= longest - f.length, "sequence ", s.slot, " of ", f.length,
                     " tokens reserves ", tokens);
-    return q.length + tokens <= q.room || grow(s.slot, tokens, moves);
+    return f.length + tokens <= f.room || grow(s.slot, tokens, moves);
   }
   /// Tokens whose rows are computed, or will be before any work that is launched afterwards. Room is reserved.
   void append(sequence s, std::span<const token_id> tokens) {
-    state& q = sequences_.find(s);
+    filling& f = sequences_.find(s);
     const idx added = idx(tokens.size());
-    detail::expects(added <= q.room - q.length, "sequence ", s.slot, " of ", q.length, " tokens appends ", added,
-                    "; room is reserved for ", q.room - q.length);
+    detail::expects(added <= f.room - f.length, "sequence ", s.slot, " of ", f.length, " tokens appends ", added,
+                    "; room is reserved for ", f.room - f.length);
     while (!tokens.empty()) {
-      const idx place = by_page_.quotient(q.length), row = q.length - place * page_tokens_;
-      const idx n = smaller(page_tokens_ - row, idx(tokens.size()));
-      std::copy_n(tokens.data(), n, cache_.tokens(q.pages[std::size_t(place)]) + row);
+      if (f.length == f.edge) turn_page(s.slot);
+      const idx n = smaller(f.edge - f.length, idx(tokens.size()));
+      std::copy_n(tokens.data(), n, cache_.tokens(0) + f.next);
+      f.advance(n);
       tokens = tokens.subspan(std::size_t(n));
-      q.length += n;
     }
     counts_.appended += added;
-    for (auto& o : others_) o.pass(s.slot, q.length, work_);
+    for (auto& o : others_) o.pass(s.slot, f.length, work_);
   }
-  /// The same for one token, as decoding has it.
-  void append(sequence s, token_id token) {
-    state& q = sequences_.find(s);
-    detail::expects(q.length < q.room, "sequence ", s.slot, " of ", q.length,
-                    " tokens appends 1; room is reserved for 0");
-    const idx place = by_page_.quotient(q.length);
-    cache_.tokens(q.pages[std::size_t(place)])[q.length - place * page_tokens_] = token;
-    ++q.length;
-    ++counts_.appended;
-    for (auto& o : others_) o.pass(s.slot, q.length, work_);
+  void append(sequence s, token_id token) { append(s, {&token, 1}); }
+  /// A token of each of these sequences, as a step of decoding has it; each is named once.
+  void append(std::span<const sequence> each, std::span<const token_id> tokens) {
+    detail::expects(each.size() == tokens.size(), each.size(), " sequences append ", tokens.size(), " tokens");
+    for (const sequence s : each) {
+      filling& f = sequences_.find(s);
+      if (f.length == f.edge) turn_page(s.slot);
+    }
+    constexpr std::size_t ahead = 16;  // NOTE: every token goes to another line, which the first level seldom has
+    for (std::size_t i = 0; i < each.size(); ++i) {
+      if (i + ahead < each.size()) cache_.prefetch_tokens(sequences_[each[i + ahead].slot].next);
+      filling& f = sequences_[each[i].slot];
+      cache_.tokens(0)[f.next] = tokens[i];
+      f.advance(1);
+      for (auto& o : others_) o.pass(each[i].slot, f.length, work_);
+    }
+    counts_.appended += idx(each.size());
   }
 
   /// Forgets the tokens from `length` on, and gives their pages back with what was reserved. Throws `invalid_argument`
   /// where a window would show again what it has left behind.
   void truncate(sequence s, idx length) {
-    state& q = sequences_.find(s);
-    detail::expects(length >= 0 && length <= q.length, "sequence ", s.slot, " of ", q.length,
+    filling& f = sequences_.find(s);
+    table& q = tables_[std::size_t(s.slot)];
+    detail::expects(length >= 0 && length <= f.length, "sequence ", s.slot, " of ", f.length,
                     " tokens is truncated to ", length);
     const idx kept = ceil_div(length, page_tokens_), full = length / page_tokens_;
     for (const auto& o : others_)
@@ -168,35 +172,35 @@ class page_manager {
     cache_.give(std::span(q.pages).subspan(std::size_t(kept)), q.priority, work_, kept);
     q.pages.resize(std::size_t(kept));
     held_pages_ -= given;
-    counts_.tokens -= q.length - length;
+    counts_.tokens -= f.length - length;
     if (full < q.stored) {
       q.stored = full;
       q.end = cache_.end_at(full > 0 ? q.pages[std::size_t(full - 1)] : -1, q.end);
     }
-    q.length = q.room = length;
+    f = filling(length, length);
   }
 
   /// A sequence with the same tokens, in the same pages. Its parent is stored first, see there: full pages that two
   /// sequences hold have a name. Throws `out_of_pages` when all sequences are open.
   sequence fork(sequence s) {
-    const int priority = sequences_.find(s).priority;
+    sequences_.find(s);
     sequences_.check_free();
     store(s);
-    const sequence child = new_sequence(priority);
-    state& parent = sequences_[s.slot];
-    state& q = sequences_[child.slot];
-    const idx filled = ceil_div(parent.length, page_tokens_);
+    const sequence child = new_sequence(tables_[std::size_t(s.slot)].priority);
+    const table& parent = tables_[std::size_t(s.slot)];
+    table& q = tables_[std::size_t(child.slot)];
+    const idx length = this->length(s), filled = ceil_div(length, page_tokens_);
     q.pages.assign(parent.pages.begin(), parent.pages.begin() + filled);
     q.end = parent.end;
     q.stored = parent.stored;
-    q.length = q.room = parent.length;
+    sequences_[child.slot] = filling(length, length);
     // NOTE: the page that is partly filled belongs to both now; who writes next reserves, and gets one of its own.
-    if (parent.length % page_tokens_ != 0) parent.room = parent.length;
+    if (length % page_tokens_ != 0) sequences_[s.slot] = filling(length, length);
     cache_.share_root(q.end);
     cache_.hold(q.pages, false);
     held_pages_ += filled;
     for (auto& o : others_) o.share(s.slot, child.slot, filled);
-    counts_.tokens += q.length;
+    counts_.tokens += length;
     ++counts_.forked;
     return child;
   }
@@ -204,8 +208,9 @@ class page_manager {
   /// Names the full pages of a sequence, so that prompts find them while it is open. What another sequence has stored
   /// already is held in place of its own pages: returns how many entries of its page tables are other ones now.
   idx store(sequence s) {
-    state& q = sequences_.find(s);
-    const idx full = q.length / page_tokens_, first = q.stored;
+    const idx full = length(s) / page_tokens_;
+    table& q = tables_[std::size_t(s.slot)];
+    const idx first = q.stored;
     idx replaced =
         cache_.store(q.end, std::span(q.pages).subspan(std::size_t(first), std::size_t(full - first)), work_);
     for (auto& o : others_)
@@ -246,40 +251,27 @@ class page_manager {
   }
 
  private:
-  struct state {
-    idx length = 0, room = 0;  // tokens; those that may be there before the next `reserve`
-    std::vector<page_id> pages;
-    prefix_end end;  // of the first `stored` pages
-    idx stored = 0;
-    int priority = 0;
-  };
+  using filling = detail::filling;
+  using table = detail::named_table;
   static constexpr idx longest = idx(1) << 31;
 
   const detail::attached_group& other(int group) const {
     detail::expects(group > 0 && group < groups(), "group ", group, "; there are 0 to ", groups() - 1);
     return others_[std::size_t(group - 1)];
   }
-  void check_open(const prompt_options& o) const {
-    sequences_.check_free();
-    detail::expects(o.priority >= 0 && o.priority < sequences_.priorities, "a prompt has priority ", o.priority,
-                    "; there are 0 to ", sequences_.priorities - 1);
-    detail::expects(o.computed >= 0, "the last ", o.computed, " tokens of a prompt are to be computed");
-  }
   sequence new_sequence(int priority) {
     const sequence s = sequences_.open(priority, [&] {
+      tables_.emplace_back();
       for (auto& o : others_) o.add_slot();
     });
-    sequences_[s.slot].pages.clear();
-    sequences_[s.slot].priority = priority;
+    tables_[std::size_t(s.slot)].pages.clear();
+    tables_[std::size_t(s.slot)].priority = priority;
     return s;
   }
 
   // A prefix ends where one of the groups lacks what is needed to go on. Returns how many pages are of no use.
   idx cut_to_all_groups(prefix_hit& hit, std::vector<page_id>& pages) const {
-    idx usable = hit.pages, before = -1;
-    while (std::exchange(before, usable) != usable)
-      for (const auto& o : others_) usable = o.pages().usable(std::span(pages).first(std::size_t(usable)));
-    const idx lost = hit.pages - usable;
+    const idx usable = detail::usable(others_, pages), lost = hit.pages - usable;
     if (lost == 0) return 0;
     pages.resize(std::size_t(usable));
     hit = {cache_.end_at(usable > 0 ? pages.back() : -1, hit.end), usable, {}};
@@ -293,7 +285,7 @@ class page_manager {
     // NOTE: held, so that it is not the page that is evicted for the copy.
     cache_.hold({&tail.page, 1}, true);
     for (auto& o : others_) o.hold(o.pages().at(tail.page));
-    state& q = sequences_[slot];
+    const table& q = tables_[std::size_t(slot)];
     const idx place = idx(q.pages.size());
     const bool room = free_tokens() > 0;
     if (room) {
@@ -312,25 +304,25 @@ class page_manager {
   // Pages for `tokens` more in every group, the page that is partly filled among them where it is not the sequence's
   // own; or none.
   bool grow(int slot, idx tokens, std::vector<page_move>& moves) {
-    state& q = sequences_[slot];
-    const idx fresh = larger(ceil_div(q.length + tokens, page_tokens_) - idx(q.pages.size()), 0);
-    const idx place = q.length / page_tokens_;
-    const int rows = int(q.length % page_tokens_);
+    const table& q = tables_[std::size_t(slot)];
+    const idx length = sequences_[slot].length, place = by_page_.quotient(length);
+    const idx fresh = larger(by_page_.quotient(length + tokens + page_tokens_ - 1) - idx(q.pages.size()), 0);
+    const int rows = int(length - place * page_tokens_);
     if (fresh + (rows > 0 && shared(q, place)) > cache_.available()) return false;
     for (const auto& o : others_)
       if (fresh + (rows > 0 && o.shared(slot, place)) > o.pages().available()) return false;
     extend(slot, fresh);
     // NOTE: last, so that nothing is evicted that is to be copied.
     if (rows > 0) own(slot, place, rows, moves);
-    q.room = idx(q.pages.size()) * page_tokens_;
+    sequences_[slot] = filling(length, idx(q.pages.size()) * page_tokens_);
     return true;
   }
-  bool shared(const state& q, idx place) const {
+  bool shared(const table& q, idx place) const {
     const page_id p = q.pages[std::size_t(place)];
     return cache_.pool().holders(p) > 1 || cache_.pool().named(p);
   }
   void own(int slot, idx place, int rows, std::vector<page_move>& moves) {
-    state& q = sequences_[slot];
+    table& q = tables_[std::size_t(slot)];
     const std::size_t before = moves.size();
     if (shared(q, place)) {
       page_id& p = q.pages[std::size_t(place)];
@@ -341,20 +333,26 @@ class page_manager {
       p = move.to;
       moves.push_back(move);
     }
-    for (std::size_t o = 0; o < others_.size(); ++o)
-      if (others_[o].shared(slot, place)) {
-        page_move move = others_[o].replace(slot, place, work_);
-        moves.push_back({int(o) + 1, move.from, move.to, rows});
-      }
+    for (int g = 1; g < groups(); ++g) others_[std::size_t(g - 1)].own(slot, place, rows, g, work_, moves);
     counts_.moves += idx(moves.size() - before);
+  }
+  void turn_page(int slot) {
+    filling& f = sequences_[slot];
+    detail::expects(f.length < f.room, "sequence ", slot, " of ", f.length,
+                    " tokens appends 1; room is reserved for 0");
+    const idx place = by_page_.quotient(f.length);
+    const page_id page = tables_[std::size_t(slot)].pages[std::size_t(place)];
+    f.next = idx(page) * page_tokens_ + f.length - place * page_tokens_;
+    f.edge = std::uint32_t(smaller((place + 1) * page_tokens_, f.room));
   }
   void extend(int slot, idx fresh) {
     if (fresh == 0) return;
-    std::vector<page_id>& pages = sequences_[slot].pages;
+    std::vector<page_id>& pages = tables_[std::size_t(slot)].pages;
     pages.resize(pages.size() + std::size_t(fresh));
     take(std::span(pages).last(std::size_t(fresh)));
     held_pages_ += fresh;
-    if (fresh == 1) cache_.prefetch_tokens(pages.back());  // of the next token, when the step is done
+    if (fresh == 1)
+      cache_.prefetch_tokens(idx(pages.back()) * page_tokens_);  // of the next token, when the step is done
     for (auto& o : others_) o.extend(slot, fresh);
   }
   // NOTE: what loses its name here cannot be found in the other groups either.
@@ -366,8 +364,8 @@ class page_manager {
 
   // What follows on the last full page, for a text that goes on like it; others may still be writing into it.
   void store_tail(sequence s) {
-    state& q = sequences_.find(s);
-    const int rows = int(q.length % page_tokens_);
+    const table& q = tables_[std::size_t(s.slot)];
+    const int rows = int(length(s) % page_tokens_);
     if (rows == 0 || shared(q, q.stored)) return;
     const page_id p = q.pages[std::size_t(q.stored)];
     if (!cache_.store_tail(q.end, p, rows)) return;
@@ -379,12 +377,12 @@ class page_manager {
     end(s);
   }
   void end(sequence s) {
-    state& q = sequences_.find(s);
+    counts_.tokens -= length(s);
+    const table& q = tables_[std::size_t(s.slot)];
     for (auto& o : others_) o.cut(s.slot, 0, work_);
     cache_.give(q.pages, q.priority, work_);
     cache_.close_root(q.end);
     held_pages_ -= idx(q.pages.size());
-    counts_.tokens -= q.length;
     sequences_.close(s.slot);
   }
 
@@ -392,10 +390,11 @@ class page_manager {
   fast_divisor by_page_;
   page_cache<Eviction, Hash> cache_;
   std::vector<detail::attached_group> others_;
-  detail::sequence_slots<state> sequences_;
-  completion work_ = 0;      // launched
-  idx held_pages_ = 0;       // in all tables
-  manager_counters counts_;  // NOTE: `tokens` but for those that were appended
+  detail::sequence_slots<filling> sequences_;
+  std::vector<table> tables_;  // of each slot
+  completion work_ = 0;        // launched
+  idx held_pages_ = 0;         // in all tables
+  manager_counters counts_;    // NOTE: `tokens` but for those that were appended
 };
 
 }  // namespace kvilt::inline KVILT_ABI

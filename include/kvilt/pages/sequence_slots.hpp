@@ -3,6 +3,7 @@
 #include <kvilt/core/error.hpp>
 #include <kvilt/core/types.hpp>
 #include <kvilt/pages/id_lists.hpp>
+#include <kvilt/pages/manager_shape.hpp>
 
 #include <utility>
 #include <vector>
@@ -14,8 +15,6 @@ namespace kvilt::inline KVILT_ABI::detail {
 template <class State>
 class sequence_slots {
  public:
-  static constexpr int priorities = 8;
-
   explicit sequence_slots(int most) : most_(most), age_(most, priorities) { slots_.reserve(std::size_t(most)); }
 
   idx open() const { return open_; }
@@ -44,13 +43,13 @@ class sequence_slots {
     unused_.push_back(slot);
   }
 
-  const State& find(sequence s) const {
+  KVILT_ALWAYS_INLINE const State& find(sequence s) const {
     expects(std::size_t(s.slot) < slots_.size() && slots_[std::size_t(s.slot)].generation == s.generation &&
                 s.generation % 2,
             "sequence ", s.slot, " (of generation ", s.generation, ") is not open");
     return (*this)[s.slot];
   }
-  State& find(sequence s) { return const_cast<State&>(std::as_const(*this).find(s)); }
+  KVILT_ALWAYS_INLINE State& find(sequence s) { return const_cast<State&>(std::as_const(*this).find(s)); }
   const State& operator[](int slot) const { return slots_[std::size_t(slot)].state; }
   State& operator[](int slot) { return slots_[std::size_t(slot)].state; }
 
