@@ -71,49 +71,43 @@ void pool_random_baseline(benchmark::State& state) {
 // 1,000 sequences, a token each in a step; prompts of 16 to 2,048 tokens, outputs of 1 to 512, every twentieth a fork.
 class churn {
  public:
-  churn() : manager_({page_tokens, 1001, {{320'000}}}), text_(2048, 1), running_(1000) {
-    for (one& r : running_) start(r);
+  churn() : manager_({page_tokens, 1001, {{320'000}}}), text_(2048, 1), open_(1000), left_(1000) {
+    for (std::size_t i = 0; i < open_.size(); ++i) start(i);
     before_ = operations();
   }
   void step() {
-    for (one& r : running_) {
-      if (r.left-- > 0) continue;
-      taken_back_ += idx(manager_.pages(r.name).size());
-      manager_.discard(r.name);
-      start(r);
+    for (std::size_t i = 0; i < open_.size(); ++i) {
+      if (left_[i]-- > 0) continue;
+      taken_back_ += idx(manager_.pages(open_[i]).size());
+      manager_.discard(open_[i]);
+      start(i);
     }
-    for (const one& r : running_) manager_.reserve(r.name, 1, moves_);
-    names_.clear();
-    for (const one& r : running_) names_.push_back(r.name);
-    manager_.append(names_, std::span(text_).first(names_.size()));
+    for (const sequence s : open_) manager_.reserve(s, 1, moves_);
+    manager_.append(open_, std::span(text_).first(open_.size()));
     moves_.clear();
   }
   double page_operations() const { return double(operations() - before_); }
 
  private:
-  struct one {
-    sequence name;
-    int left = 0;
-  };
-  void start(one& r) {
-    r.left = 1 + int(random_.below(512));
-    if (const one& other = running_[random_.below(1000)];
-        random_.below(20) == 0 && other.name.slot >= 0 && &other != &r) {
-      r.name = manager_.fork(other.name);
+  void start(std::size_t i) {
+    left_[i] = 1 + int(random_.below(512));
+    const std::size_t other = random_.below(open_.size());
+    if (random_.below(20) == 0 && other != i && open_[other].slot >= 0) {
+      open_[i] = manager_.fork(open_[other]);
       return;
     }
     const idx tokens = 16 + idx(random_.below(2033));
-    r.name = manager_.open({}, moves_).name;
-    manager_.reserve(r.name, tokens, moves_);
-    manager_.append(r.name, std::span(text_).first(std::size_t(tokens)));
+    open_[i] = manager_.open({}, moves_).name;
+    manager_.reserve(open_[i], tokens, moves_);
+    manager_.append(open_[i], std::span(text_).first(std::size_t(tokens)));
   }
   // Pages that came into tables and left them.
   idx operations() const { return 2 * taken_back_ + manager_.counters().groups[0].held_pages; }
 
   page_manager<> manager_;
   std::vector<token_id> text_;
-  std::vector<one> running_;
-  std::vector<sequence> names_;
+  std::vector<sequence> open_;
+  std::vector<int> left_;  // steps
   std::vector<page_move> moves_;
   bench::dice random_{21};
   idx taken_back_ = 0, before_ = 0;

@@ -6,6 +6,7 @@
 #include <kvilt/pages/prefix_index.hpp>
 
 #include <array>
+#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
@@ -104,7 +105,11 @@ class page_cache {
   /// prefix. Work up to `after` may still touch them.
   void give(std::span<const page_id> pages, int priority = 0, completion after = 0, idx place = 0) {
     page_id child = -1;
-    for (std::size_t i = pages.size(); i-- > 0;) give_one(pages[i], place + idx(i), priority, after, child);
+    constexpr std::size_t ahead = 16;
+    for (std::size_t i = pages.size(); i-- > 0;) {
+      if (i >= ahead) pool_.prefetch(pages[i - ahead]);
+      give_one(pages[i], place + idx(i), priority, after, child);
+    }
   }
   /// All work up to `done` is complete.
   void complete(completion done) {
@@ -113,6 +118,13 @@ class page_cache {
 
   /// A page's tokens, to be written while it has no name.
   token_id* tokens(page_id p) { return index_.tokens(p); }
+  void write_tokens(page_id p, idx row, const token_id* from, idx count) {
+    constexpr std::size_t usual = 16;
+    if (count == idx(usual))
+      std::memcpy(tokens(p) + row, from, usual * sizeof(token_id));  // a constant: no call
+    else
+      std::memcpy(tokens(p) + row, from, std::size_t(count) * sizeof(token_id));
+  }
 
   /// The token number `at` of all pages is soon written.
   void prefetch_tokens(idx at) { __builtin_prefetch(index_.tokens(0) + at, 1); }

@@ -49,9 +49,7 @@ class page_manager {
   /// Pages that can be taken, those that are cached included.
   idx free_pages(int group) const { return group == 0 ? cache_.available() : other(group).pages().available(); }
   /// Tokens that the pages hold that can be taken in every group.
-  idx free_tokens() const {
-    return detail::least_available(others_, cache_.available()) * page_tokens_;
-  }
+  idx free_tokens() const { return detail::least_available(others_, cache_.available()) * page_tokens_; }
   /// Pages that are missing for a sequence of `tokens` of which none is cached, in the group that is shortest of them;
   /// 0: it can be admitted.
   idx missing_pages(idx tokens) const {
@@ -127,13 +125,14 @@ class page_manager {
     const idx added = idx(tokens.size());
     detail::expects(added <= f.room - f.length, "sequence ", s.slot, " of ", f.length, " tokens appends ", added,
                     "; room is reserved for ", f.room - f.length);
-    while (!tokens.empty()) {
-      if (f.length == f.edge) turn_page(s.slot);
-      const idx n = smaller(f.edge - f.length, idx(tokens.size()));
-      std::copy_n(tokens.data(), n, cache_.tokens(0) + f.next);
-      f.advance(n);
-      tokens = tokens.subspan(std::size_t(n));
+    const std::vector<page_id>& pages = tables_[std::size_t(s.slot)].pages;
+    for (idx at = f.length, end = at + added; at < end;) {
+      const idx place = by_page_.quotient(at), row = at - place * page_tokens_,
+                n = smaller(page_tokens_ - row, end - at);
+      cache_.write_tokens(pages[std::size_t(place)], row, tokens.data() + (at - f.length), n);
+      at += n;
     }
+    f = filling(f.length + added, f.room);
     counts_.appended += added;
     for (auto& o : others_) o.pass(s.slot, f.length, work_);
   }

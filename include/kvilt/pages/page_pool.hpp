@@ -64,6 +64,8 @@ class page_pool {
   page_counts counts() const { return {total(), free(), used(), cached_, pending_, most_used_}; }
 
   page_state state(page_id p) const { return state_of(at(p)); }
+  /// The page is soon asked for.
+  void prefetch(page_id p) const { __builtin_prefetch(words_.data() + p, 1); }
   bool named(page_id p) const { return at(p) & name_bit; }
   /// How many hold the page.
   idx holders(page_id p) const { return state(p) == page_state::used ? idx(at(p) & value_mask) : 0; }
