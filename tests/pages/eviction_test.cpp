@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <random>
+#include <tuple>
 #include <vector>
 
 namespace {
@@ -220,4 +221,47 @@ TEMPLATE_TEST_CASE("eviction: what was spared comes after all that is in the ord
   CHECK(e.pop() == 0);
   e.spared(0);
   CHECK(order_of(e) == std::vector<page_id>{2, 1, 0});
+}
+
+TEST_CASE("aged_lfu: the order is that of the formula", "[pages]") {
+  struct page {
+    bool stored = false, idle = false;
+    idx hits = 0, time = 0, turn = 0;
+  };
+  std::mt19937 random(5);
+  const auto below = [&](int n) { return int(random() % unsigned(n)); };
+  constexpr int pages = 24;
+  aged_lfu e(pages);
+  std::vector<page> model(pages);
+  idx stores = 0, turn = 0;
+  const auto first = [&] {
+    page_id best = -1;
+    const auto key = [&](page_id p) {
+      const page& m = model[std::size_t(p)];
+      return std::tuple(m.time + m.hits * pages / 2, m.hits, m.turn);
+    };
+    for (page_id p = 0; p < pages; ++p)
+      if (model[std::size_t(p)].idle && (best < 0 || key(p) < key(best))) best = p;
+    return best;
+  };
+  for (int i = 0; i < 50'000; ++i) {
+    const page_id p = below(pages);
+    page& m = model[std::size_t(p)];
+    if (below(3) == 0) {
+      const page_id expected = first();
+      REQUIRE(e.pop() == expected);
+      if (expected >= 0) model[std::size_t(expected)] = {};
+    } else if (!m.stored) {
+      m = {true, true, below(4) == 0, ++stores, ++turn};
+      e.stored(p, m.hits);
+      use(e, p);
+    } else if (below(2)) {
+      e.busy(p);
+      e.hit(p);
+      use(e, p);
+      m.hits = smaller(m.hits + 1, 7);
+      m.time = stores;
+      m.turn = ++turn;
+    }
+  }
 }

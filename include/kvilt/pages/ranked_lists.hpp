@@ -22,8 +22,10 @@ class ranked_lists {
   void set_rank(page_id p, int rank) { words_[std::size_t(p)] = Word(rank); }
 
   void push_back(page_id p, std::uint32_t now) {
-    words_[std::size_t(p)] = Word(now << 3 | std::uint32_t(rank(p)));
-    queues_.push_back(rank(p), p);
+    const int r = rank(p);
+    if (queues_.empty(r)) oldest_ = -1;
+    words_[std::size_t(p)] = Word(now << 3 | std::uint32_t(r));
+    queues_.push_back(r, p);
   }
   void remove(page_id p) { queues_.remove(p); }
   /// The first of a rank's queue, or -1, and when it was put there.
@@ -39,20 +41,35 @@ class ranked_lists {
   /// Of the queues' firsts the one that was put there longest ago, each as if it had been `credit(rank)` later; of two
   /// the lower rank. -1: all queues are empty.
   template <class Credit>
-  page_id longest_ago(const Credit& credit) const {
-    page_id oldest = -1;
-    std::uint32_t oldest_time = 0;
+  page_id longest_ago(const Credit& credit) {
+    // NOTE: one queue stays the oldest for a while: the others' firsts do not become older, only an empty queue gets one.
+    if (oldest_ >= 0)
+      if (const page_id p = first(oldest_); p >= 0 && since(time(p) + credit(oldest_), until_) < 0) return p;
+    oldest_ = -1;
+    std::uint32_t time_of_oldest = 0;
     for (int r = 0; r < ranks; ++r) {
-      const page_id p = first(r);
-      if (p < 0) continue;
-      const std::uint32_t t = time(p) + credit(r);
-      if (oldest < 0 || since(t, oldest_time) < 0) oldest = p, oldest_time = t;
+      if (queues_.empty(r)) continue;
+      const std::uint32_t t = time(first(r)) + credit(r);
+      if (oldest_ < 0) {
+        until_ = t + half_of_the_clock / 2;
+      } else if (since(t, time_of_oldest) >= 0) {
+        until_ = since(t, until_) < 0 ? t : until_;
+        continue;
+      } else {
+        until_ = time_of_oldest;
+      }
+      oldest_ = r;
+      time_of_oldest = t;
     }
-    return oldest;
+    return oldest_ >= 0 ? first(oldest_) : -1;
   }
 
  private:
+  static constexpr std::uint32_t half_of_the_clock = std::uint32_t(1) << (8 * sizeof(Word) - 4);
+
   id_lists queues_;
+  int oldest_ = -1;          // the queue that was found last, -1: none is known
+  std::uint32_t until_ = 0;  // it is, up to this time
   std::vector<Word> words_;  // [ids]: time << 3 | rank
 };
 
