@@ -6,6 +6,7 @@
 #include <kvilt/pages/prefix_index.hpp>
 
 #include <array>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -32,7 +33,7 @@ class page_cache {
       : pool_(pages, on_page),
         index_(pages, checked(page_tokens), hash),
         eviction_(std::move(eviction)),
-        lately_evicted_(std::size_t(pages)),
+        lately_evicted_(std::size_t(pages / 2 + 1)),
         root_of_(std::size_t(on_prefix.call ? pages : 0)),
         hook_(on_prefix) {}
   page_cache(idx pages, int page_tokens) : page_cache(pages, page_tokens, Eviction(pages)) {}
@@ -245,13 +246,14 @@ class page_cache {
                             index_.keys(root_of_[std::size_t(p)])});
   }
 
-  // Names that were evicted: 8 bits of each, in a place that others may take. 0: none.
+  // Names that were evicted: 16 bits of each, in a place that others may take. 0: none. NOTE: fewer bits would do harm:
+  // what is taken for evicted by mistake stays longer than it should.
   std::size_t ghost_of(std::uint64_t name) const {
     return std::size_t((name & 0xffffffffu) * lately_evicted_.size() >> 32);
   }
-  static unsigned char print_of(std::uint64_t name) { return static_cast<unsigned char>(name >> 56 | 1); }
+  static std::uint16_t print_of(std::uint64_t name) { return std::uint16_t(name >> 48 | 1); }
   bool returns(std::uint64_t name) {
-    unsigned char& ghost = lately_evicted_[ghost_of(name)];
+    std::uint16_t& ghost = lately_evicted_[ghost_of(name)];
     const bool was_here = ghost == print_of(name);
     ghost = was_here ? 0 : ghost;
     return was_here;
@@ -260,7 +262,7 @@ class page_cache {
   page_pool pool_;
   prefix_index<Hash> index_;
   Eviction eviction_;
-  std::vector<unsigned char> lately_evicted_;  // [pages]
+  std::vector<std::uint16_t> lately_evicted_;  // [pages / 2]
   std::vector<int> root_of_;                   // [pages], where somebody hears of events
   prefix_hook hook_;
   prefix_statistics statistics_;

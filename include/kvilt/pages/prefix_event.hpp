@@ -29,7 +29,7 @@ struct prefix_statistics {
   idx hit = 0;                 // of these, in pages held
   idx copied = 0;              // and in rows of a page that holds other tokens besides
   idx missed_granularity = 0;  // that stood in such a page and were not copied
-  idx missed_capacity = 0;  // in full pages stored again that were evicted lately; one in 128 others is taken for such
+  idx missed_capacity = 0;     // in full pages stored again that were evicted lately, as far as that is remembered
   idx stored_pages = 0;
   idx evicted_pages = 0;
   friend bool operator==(const prefix_statistics&, const prefix_statistics&) = default;
