@@ -177,12 +177,15 @@ class page_cache {
   template <class Lost>
   void evict(idx pages, Lost&& lost) {
     pages = smaller(pages, pool_.cached());
-    std::array<page_id, 16> victims;
+    std::array<page_id, 32> victims;
     for (idx kept = 0; pages > 0 && kept <= pool_.cached();) {
       int n = 0;
       while (n < smaller(pages, idx(victims.size())) && (victims[std::size_t(n)] = eviction_.pop()) >= 0)
         index_.prefetch_node(victims[std::size_t(n++)]);
-      for (int i = 0; i < n; ++i) index_.prefetch_erase(victims[std::size_t(i)]);
+      for (int i = 0; i < n; ++i) {
+        index_.prefetch_erase(victims[std::size_t(i)]);
+        __builtin_prefetch(&lately_evicted_[ghost_of(index_.name(victims[std::size_t(i)]))], 1);
+      }
       for (int i = 0; i < n; ++i) {
         const bool gone = drop(victims[std::size_t(i)], lost);
         gone ? --pages : ++kept;
