@@ -150,9 +150,7 @@ inline int whole_vectors(int dim) {
 // What integer kernels may use, and bytes after it that they may not.
 class kernel_scratch {
  public:
-  explicit kernel_scratch(int k_dim)
-      : bytes_(std::size_t(tile_tokens * std::max(whole_vectors(k_dim), int(host_tile::integer_numbers)) + 128), 0xa5) {
-  }
+  kernel_scratch() : bytes_(std::size_t(tile_tokens * int(host_tile::integer_numbers) + 128), 0xa5) {}
   unsigned char* data() { return bytes_.data() + (64 - reinterpret_cast<std::uintptr_t>(bytes_.data()) % 64) % 64; }
 
  private:
@@ -165,19 +163,18 @@ inline float_rows products_of(const host_kernels& kernels, code_kind kind, bool 
   const int dim = q.dim(), count = q.count();
   const auto rows = keys.part(first, last);
   float_rows out(count, tile_tokens, tile_tokens);
-  kernel_scratch scratch(dim);
-  std::vector<signed char> codes(std::size_t(2 * count * q.stride() + host_tile::line), 0x55);
+  std::vector<std::int16_t> codes(std::size_t(count * q.stride() + host_tile::line / 2), 0x5555);
   std::vector<float> scale(std::size_t(count), 0.0f);
   std::vector<int> sum(std::size_t(count), 0);
   score_task task;
   task.q = q.data(), task.q_stride = q.stride(), task.count = count;
   task.rows = rows.data(), task.dim = dim, task.ahead = ahead ? rows.data() : nullptr;
   task.first = first, task.last = last, task.offset = offset;
-  task.out = out.data(), task.scratch = scratch.data();
+  task.out = out.data();
   if (integers)
     for (int r = 0; r < count; ++r)
-      kernels.quantise_query(kind, q.data() + r * q.stride(), dim, codes.data() + 2 * r * q.stride(),
-                             scale[std::size_t(r)], sum[std::size_t(r)]);
+      kernels.quantise_query(kind, q.data() + r * q.stride(), dim, codes.data() + r * q.stride(), scale[std::size_t(r)],
+                             sum[std::size_t(r)]);
   task.q_codes = codes.data(), task.q_scale = scale.data(), task.q_sum = sum.data();
   (integers ? kernels.multiply_integer_keys : kernels.multiply_keys)[int(kind)](task);
   return out;
@@ -189,7 +186,7 @@ inline float_rows sums_of(const host_kernels& kernels, code_kind kind, bool inte
                           const std::vector<float>& factor, const std::vector<float>& constant, bool ahead = false) {
   const auto rows = values.part(first, last);
   float_rows to(weights.count(), dim, from.stride());
-  kernel_scratch scratch(dim);
+  kernel_scratch scratch;
   value_task task;
   task.weights = weights.data(), task.count = weights.count();
   task.rows = rows.data(), task.dim = dim, task.ahead = ahead ? rows.data() : nullptr;

@@ -44,11 +44,11 @@ class host_block {
         v_dim_(view.v_dim()),
         q_stride_(round_up(view.k_dim(), host_tile::vector)),
         arena_(scratch),
-        integers_(arena_.bytes(host_tile::tokens, larger(q_stride_, host_tile::integer_numbers))),
+        integers_(arena_.bytes(host_tile::tokens, host_tile::integer_numbers)),
         softmax_(kernels, v_dim_, arena_, integers_) {
     q_ = arena_.floats(host_tile::rows, q_stride_);
     q_turned_ = arena_.floats(host_tile::rows, q_stride_);
-    q_codes_ = reinterpret_cast<signed char*>(arena_.bytes(host_tile::rows, 2 * q_stride_));
+    q_codes_ = reinterpret_cast<std::int16_t*>(arena_.bytes(host_tile::rows, q_stride_ * idx(sizeof(std::int16_t))));
     k_ = arena_.floats(host_tile::tokens, k_dim_);
     v_ = arena_.floats(host_tile::tokens, v_dim_);
     products_ = arena_.floats(host_tile::rows, host_tile::tokens);
@@ -171,7 +171,7 @@ class host_block {
     for (int r = 0; r < count_; ++r) {
       const float* row = q_now_ + r * q_stride_;
       if (integers)
-        kernels_.quantise_query(codes.codes, row, k_dim_, q_codes_ + r * 2 * q_stride_, q_scale_[r], q_code_sum_[r]);
+        kernels_.quantise_query(codes.codes, row, k_dim_, q_codes_ + r * q_stride_, q_scale_[r], q_code_sum_[r]);
       // NOTE: a key's zero meets the query as it is, not as an integer: keys may lie far from zero.
       q_sum_[r] = codes.params == param_kind::scale_zero ? std::accumulate(row, row + k_dim_, 0.0f) : 0.0f;
     }
@@ -287,7 +287,7 @@ class host_block {
     task.ahead = keys_.ahead;
     if constexpr (!plain_keys<Segment>) task.ahead = nullptr;
     task.first = part, task.last = filled;
-    task.out = products_, task.scratch = integers_;
+    task.out = products_;
     (integers ? kernels_.multiply_integer_keys : kernels_.multiply_keys)[int(codes.codes)](task);
     const row_params params = keys_.widened(kernels_, codes);
     for (int r = 0; r < count_; ++r) {
@@ -337,7 +337,7 @@ class host_block {
   float* q_turned_;               // [rows][q_stride], for a segment that counts positions in the cache
   const float* q_now_ = nullptr;  // of the segment that they are prepared for
   const void* prepared_for_ = nullptr;
-  signed char* q_codes_;  // [rows][2 q_stride]
+  std::int16_t* q_codes_;  // [rows][q_stride]
   float q_scale_[host_tile::rows];
   int q_code_sum_[host_tile::rows];
   float q_sum_[host_tile::rows];

@@ -13,7 +13,22 @@
 namespace kvilt::inline KVILT_ABI::detail::avx512 {
 
 /// \file
-/// Sums of 8-bit and 4-bit values by integer dot products (VNNI), of weights as integers of 14 bits.
+/// Sums of 8-bit and 4-bit values by integer dot products (VNNI) of bytes: weights are integers of 14 bits, 128 high + low.
+
+inline constexpr int tile_tokens = host_tile::tokens;
+
+/// high and low of 16 integers, as the lowest bytes: value = 128 high + low, |low| <= 64.
+KVILT_AVX512 inline void split(__m512i value, __m512i& high, __m512i& low) {
+  high = _mm512_srai_epi32(_mm512_add_epi32(value, _mm512_set1_epi32(64)), 7);
+  low = _mm512_sub_epi32(value, _mm512_slli_epi32(high, 7));
+}
+
+/// 64 bytes of a row, or the `bytes` that are left of it where it does not end on a line.
+template <bool Whole>
+KVILT_AVX512 KVILT_ALWAYS_INLINE __m512i read_line(const unsigned char* p, int bytes) {
+  if constexpr (Whole) return _mm512_loadu_si512(p);
+  return _mm512_maskz_loadu_epi8(bytes >= 64 ? ~__mmask64(0) : (__mmask64(1) << bytes) - 1, p);
+}
 
 /// The bytes of four lines side by side: of each byte of a line, the four as a word.
 KVILT_AVX512 KVILT_ALWAYS_INLINE void interleave(__m512i (&x)[4]) {

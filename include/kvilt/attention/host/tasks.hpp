@@ -10,9 +10,9 @@ namespace kvilt::inline KVILT_ABI::detail {
 struct score_task {
   const float* q = nullptr;  // [count][q_stride], 0 from `dim` on
   idx q_stride = 0;
-  const signed char* q_codes = nullptr;  // [count][q_stride * 2] and a line more, where the kernel wants them
-  const float* q_scale = nullptr;        // [count], of these
-  const int* q_sum = nullptr;            // [count], of these
+  const std::int16_t* q_codes = nullptr;  // [count][q_stride] and a line more, where the kernel wants them
+  const float* q_scale = nullptr;         // [count], of these
+  const int* q_sum = nullptr;             // [count], of these
   int count = 0;
   const unsigned char* const* rows = nullptr;  // [tokens of a tile], all of them readable
   int dim = 0;
@@ -20,7 +20,6 @@ struct score_task {
   int first = 0, last = 0;                      // tokens of the part
   int offset = 0;                               // of integer codes
   float* out = nullptr;                         // [count][tokens of a tile], written from `first` to `last` and around
-  unsigned char* scratch = nullptr;
 };
 
 /// Weighted sums of the values of a part of a tile.
@@ -81,7 +80,7 @@ struct host_kernels {
   /// By integers, of queries that `quantise_query` has made integers; null where there are none.
   score_kernel multiply_integer_keys[code_kinds] = {};
   value_kernel add_integer_values[code_kinds] = {};
-  void (*quantise_query)(code_kind, const float* q, int dim, signed char* codes, float& scale, int& sum) = nullptr;
+  void (*quantise_query)(code_kind, const float* q, int dim, std::int16_t* codes, float& scale, int& sum) = nullptr;
 
   bool (*weigh)(float* scores, float& maximum, float& sum, float& factor) = nullptr;
   void (*scale_products)(const float* products, const row_params&, float query_sum, float factor, int first, int last,
