@@ -64,7 +64,7 @@ TEST_CASE("step: a batch that cannot be is refused by name", "[cache]") {
   refuses([](plan_of& p) { p.before.pop_back(); }, "a batch of 2 sequences has 1 lengths and 2 token counts");
   refuses([](plan_of& p) { p.new_tokens.push_back(1); }, "a batch of 2 sequences has 2 lengths and 3 token counts");
   refuses([](plan_of& p) { p.queries = {1}; }, "a batch of 2 sequences has 1 query counts");
-  refuses([](plan_of& p) { p.sequences[1] = -2; }, "sequence -2 is negative");
+  refuses([](plan_of& p) { p.sequences[0] = -2; }, "sequence -2 is negative and has tokens or queries");
   refuses([](plan_of& p) { p.before[0] = -1; }, "sequence 4 has length -1 and 3 new tokens");
   refuses([](plan_of& p) { p.new_tokens[0] = -3; }, "sequence 4 has length 10 and -3 new tokens");
   refuses([](plan_of& p) { p.queries = {1, -1}; }, "sequence 2 has -1 queries");

@@ -38,18 +38,25 @@ class engine {
   // Both verbs refuse a step of sequence 1 from `before` to `after` tokens, and nothing is written.
   template <class View>
   void refuses(const View& v, idx before, idx after, const std::string& text, int row = dim) const {
-    const std::vector<unsigned char> kept = bytes_;
+    refuses_to_write(v, before, after, text, row);
     const int count = int(after - before);
     const planned_step s(host(), {0, before, 0}, {0, count, 0}, {}, row, row);
     const tensor<float> given = random_tensor(1, count, heads, row);
     answer<> a(count, heads, row);
     const std::vector<float> unwritten = a.lse;
-    CHECK_THROWS_AS(append(host(), v, s, given.rows(), given.rows()), invalid_argument);
-    CHECK_THROWS_WITH(append(host(), v, s, given.rows(), given.rows()), containing(text));
     CHECK_THROWS_WITH(attention{causal{}}(host(), v, s, given.rows(), a.out.rows(), a.lse_rows()), containing(text));
-    CHECK(bytes_ == kept);
     CHECK(same_bits(a.lse, unwritten));
     for (float x : a.out.data) CHECK(x == 0.0f);
+  }
+  template <class View>
+  void refuses_to_write(const View& v, idx before, idx after, const std::string& text, int row = dim) const {
+    const std::vector<unsigned char> kept = bytes_;
+    const int count = int(after - before);
+    const planned_step s(host(), {0, before, 0}, {0, count, 0}, {}, row, row);
+    const tensor<float> given = random_tensor(1, count, heads, row);
+    CHECK_THROWS_AS(append(host(), v, s, given.rows(), given.rows()), invalid_argument);
+    CHECK_THROWS_WITH(append(host(), v, s, given.rows(), given.rows()), containing(text));
+    CHECK(bytes_ == kept);
   }
 
  private:
@@ -207,7 +214,7 @@ TEST_CASE("view: memory that is not there is refused as soon as a token is, and 
   CHECK_NOTHROW(attention{causal{}}(host(), nothing, idle, q.rows(), a.out.rows()));
 }
 
-TEST_CASE("view: strides at which records lie on each other are refused", "[cache]") {
+TEST_CASE("view: strides at which records lie on each other are refused where they are written", "[cache]") {
   const engine e;
   const auto of = [&](auto change) {
     geometry planes = e.planes();
@@ -216,13 +223,47 @@ TEST_CASE("view: strides at which records lie on each other are refused", "[cach
     return make_view<memory_space::host>(heads, body_of<contiguous, q8<>>{{page}, {}, q8<>(dim), q8<>(dim), planes});
   };
   const std::string codes = " records of 16 bytes lie on each other", params = "' records of 2 bytes lie on each other";
-  e.refuses(of([](geometry& g) { g.k_codes.record_stride = 15; }), 0, 1, "K's" + codes + " at strides of 15");
-  e.refuses(of([](geometry& g) { g.v_codes.record_stride = 0; }), 0, 1, "V's" + codes + " at strides of 0");
-  e.refuses(of([](geometry& g) { g.v_codes.record_stride = -64; }), 0, 1, "V's" + codes + " at strides of -64");
-  e.refuses(of([](geometry& g) { g.k_codes.head_stride = 0; }), 0, 1, "K's" + codes);
-  e.refuses(of([](geometry& g) { g.v_codes.page_stride = 8; }), 0, 1, "V's" + codes);
-  e.refuses(of([](geometry& g) { g.k_params.record_stride = 1; }), 0, 1, "K's params" + params);
-  e.refuses(of([](geometry& g) { g.v_params.head_stride = 1; }), 0, 1, "V's params" + params);
+  e.refuses_to_write(of([](geometry& g) { g.k_codes.record_stride = 15; }), 0, 1, "K's" + codes + " at strides of 15");
+  e.refuses_to_write(of([](geometry& g) { g.v_codes.record_stride = 0; }), 0, 1, "V's" + codes + " at strides of 0");
+  e.refuses_to_write(of([](geometry& g) { g.v_codes.record_stride = -64; }), 0, 1,
+                     "V's" + codes + " at strides of -64");
+  e.refuses_to_write(of([](geometry& g) { g.k_codes.head_stride = 0; }), 0, 1, "K's" + codes);
+  e.refuses_to_write(of([](geometry& g) { g.v_codes.page_stride = 8; }), 0, 1, "V's" + codes);
+  e.refuses_to_write(of([](geometry& g) { g.k_params.record_stride = 1; }), 0, 1, "K's params" + params);
+  e.refuses_to_write(of([](geometry& g) { g.v_params.head_stride = 1; }), 0, 1, "V's params" + params);
+}
+
+TEST_CASE("view: keys that all heads and sequences share are read", "[cache]") {
+  const engine e;
+  const planned_step s(host(), {page, page}, {0, 0}, {1, 1}, dim, dim);
+  const tensor<float> q = random_tensor(1, 2, heads, dim);
+  const tensor<float> rows = random_tensor(2, page, heads, dim);
+  append(host(), e.view(contiguous{page}), planned_step(host(), {0}, {page}, {}, dim, dim), rows.rows(), rows.rows());
+  geometry shared = e.planes();
+  for (plane* p : {&shared.k_codes, &shared.v_codes}) p->head_stride = p->page_stride = 0;
+  const auto view = [&](int kv_heads, const geometry& planes) {
+    return make_view<memory_space::host>(kv_heads, body_of<contiguous>{{page}, {}, fp32<>(dim), fp32<>(dim), planes});
+  };
+  answer<> got(2, heads, dim), want(2, heads, dim);
+  attention{full{}}(host(), view(heads, shared), s, q.rows(), got.out.rows(), got.lse_rows());
+  // One head, which every query reads.
+  geometry alone = e.planes();
+  for (plane* p : {&alone.k_codes, &alone.v_codes}) p->page_stride = 0;
+  attention{full{}}(host(), view(1, alone), s, q.rows(), want.out.rows(), want.lse_rows());
+  CHECK(same_bits(got.out.data, want.out.data));
+  CHECK(same_bits(got.lse, want.lse));
+  e.refuses_to_write(view(heads, shared), 0, 1, "lie on each other");
+}
+
+TEST_CASE("view: pages of one row have any stride of rows", "[cache]") {
+  const engine e(1);
+  const std::vector<page_id> table = {3, 1, 4, 2, 5, 0};
+  geometry planes = e.planes();
+  planes.k_codes.record_stride = 1, planes.v_codes.record_stride = 0;
+  const auto v =
+      make_view<memory_space::host>(heads, body_of<paged<1>>{{table.data(), 3}, {}, fp32<>(dim), fp32<>(dim), planes});
+  const tensor<float> rows = random_tensor(1, 2, heads, dim);
+  CHECK_NOTHROW(append(host(), v, planned_step(host(), {0}, {2}, {}, dim, dim), rows.rows(), rows.rows()));
 }
 
 TEST_CASE("view: a sequence beyond contiguous pages is refused", "[cache]") {
@@ -265,7 +306,8 @@ TEST_CASE("view: steps by hand that cannot be are refused by every verb", "[cach
   const idx positions[4] = {};
   refuses([&](step& s, step_item&) { s.rope_positions = positions, s.q_rows = 4; },
           "a step of 4 rows of Q and 3 of K and V has positions for RoPE");
-  refuses([](step&, step_item& i) { i.sequence = -1; }, "sequence -1 is negative");
+  refuses([](step&, step_item& i) { i.sequence = -1; }, "sequence -1 is negative and has 2 tokens and 2 queries");
+  refuses([](step&, step_item& i) { i = {-1, 0, 2, 1, 1, {}}; }, "sequence -1 is negative and has 0 tokens");
   refuses([](step&, step_item& i) { i.new_tokens = -2; }, "with -2 new ones");
   refuses([](step&, step_item& i) { i.queries = -2; }, "and -2 queries");
   refuses([](step&, step_item& i) { i.n.before = -1; }, "sequence 1 goes from -1 to 2 tokens");
@@ -276,6 +318,12 @@ TEST_CASE("view: steps by hand that cannot be are refused by every verb", "[cach
   refuses([](step&, step_item& i) { i.q_row = 2; }, "and 2 of Q from 2 on; the step has 3 and 3");
   refuses([](step&, step_item& i) { i.q_row = -1; }, "and 2 of Q from -1 on");
   CHECK((e.bytes() == kept && q.data == rows.data));
+  step padded = good;
+  std::vector<step_item> items(padded.items, padded.items + 1);
+  items.push_back({-1, 0, 0, 1, 1, {}});
+  padded.items = items.data();
+  CHECK_NOTHROW(append(host(), v, padded, rows.rows(), rows.rows()));
+  CHECK_NOTHROW(attention{causal{}}(host(), v, padded, rows.rows(), a.out.rows()));
   step lost = good;
   lost.scratch = nullptr;
   CHECK_THROWS_WITH(append(host(), v, lost, rows.rows(), rows.rows()), containing("a step's scratch of"));

@@ -102,6 +102,7 @@ void check_append(const host& exec, const View& view, const step& s, rows<const 
   check_step(s);
   check_given(view, s, k, v);
   check_view(view);
+  check_records(view);
   check_scratch(exec, s, view.k_dim(), view.v_dim());
   check_capacity(view, s);
   check_reachable(view, s, [](const step_item& item) { return position_range{item.n.before, item.n.after}; });

@@ -34,20 +34,38 @@ void check_shared_keys(const Segment& seg) {
   }
 }
 
-/// Records of a plane do not lie on each other.
-inline void check_plane(const char* which, const plane& p, idx bytes, int heads, idx pages) {
-  expects(p.record_stride >= bytes && (heads < 2 || p.head_stride >= bytes) && (pages < 2 || p.page_stride >= bytes),
+/// Rows of a page; without end where the layout does not say.
+template <kv_layout Layout>
+idx page_rows_of(const Layout& layout) {
+  if constexpr (requires { layout.page_size(); })
+    return layout.page_size();
+  else if constexpr (requires { layout.slots(); })
+    return layout.slots();
+  else
+    return no_end;
+}
+
+/// Records of a plane do not lie on each other: an axis of one has any stride.
+inline void check_plane(const char* which, const plane& p, idx bytes, idx rows, int heads, idx pages) {
+  expects((rows < 2 || p.record_stride >= bytes) && (heads < 2 || p.head_stride >= bytes) &&
+              (pages < 2 || p.page_stride >= bytes),
           which, " records of ", bytes, " bytes lie on each other at strides of ", p.record_stride, ", heads at ",
           p.head_stride, " and pages at ", p.page_stride);
 }
 
-template <kv_segment Segment>
-void check_planes(const Segment& seg, int heads) {
-  const geometry& g = seg.planes;
-  check_plane("K's", g.k_codes, seg.k.code_bytes(), heads, g.pages);
-  check_plane("V's", g.v_codes, seg.v.code_bytes(), heads, g.pages);
-  check_plane("K's params'", g.k_params, seg.k.param_bytes(), heads, g.pages);
-  check_plane("V's params'", g.v_params, seg.v.param_bytes(), heads, g.pages);
+/// A view that is written: where it is only read, as keys that all heads or a whole batch share, records may lie on
+/// each other.
+template <kv_view View>
+void check_records(const View& view) {
+  view.each([&](const auto& seg) {
+    const geometry& g = seg.planes;
+    const idx rows = page_rows_of(seg.layout);
+    const int heads = view.kv_heads();
+    check_plane("K's", g.k_codes, seg.k.code_bytes(), rows, heads, g.pages);
+    check_plane("V's", g.v_codes, seg.v.code_bytes(), rows, heads, g.pages);
+    check_plane("K's params'", g.k_params, seg.k.param_bytes(), rows, heads, g.pages);
+    check_plane("V's params'", g.v_params, seg.v.param_bytes(), rows, heads, g.pages);
+  });
 }
 
 /// A view that the verbs may trust, also when it was made by hand.
@@ -62,7 +80,6 @@ void check_view(const View& view) {
     check_shared_keys(seg);
     check_static_scales<View::space>("K", seg.k, seg.planes.k_params, view.kv_heads());
     check_static_scales<View::space>("V", seg.v, seg.planes.v_params, view.kv_heads());
-    check_planes(seg, view.kv_heads());
   });
 }
 

@@ -215,6 +215,7 @@ void copy_rows(const host& exec, const From& from, const To& to, std::span<const
                   heads, " of ", k_dim, " and ", v_dim);
   detail::check_view(from);
   detail::check_view(to);
+  detail::check_records(to);
   step_item* none = nullptr;
   const step s = detail::place_step(0, workspace, none);
   detail::check_scratch(exec, s, k_dim, v_dim);

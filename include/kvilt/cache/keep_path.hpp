@@ -105,6 +105,7 @@ void keep_path(const host& exec, const View& view, const step& s, std::span<cons
   const int heads = view.kv_heads();
   detail::check_step(s);
   detail::check_view(view);
+  detail::check_records(view);
   detail::check_capacity(view, s);
   detail::check_paths(s, nodes, accepted);
   detail::each_path(s, nodes, accepted, [&](int i, std::span<const int> path) {

@@ -76,7 +76,7 @@ struct host_tile {
     const idx keys_and_values = place(tokens, k_dim * number) + place(tokens, v_dim * number);
     const idx scores = 3 * place(rows, tokens * number);
     const idx states = 2 * state_bytes(rows, v_dim) + place(rows, v * number);
-    const idx integers = place(tokens, larger(q, integer_numbers));
+    const idx integers = place(tokens, integer_numbers);
     return std::size_t(round_up(queries + keys_and_values + scores + states + integers, 256));
   }
   /// Room for partial results, where a step's rows are fewer than its workers and their keys are shared out.
@@ -98,7 +98,9 @@ inline void check_step(const step& s) {
   check_memory(s.items, s.size, "the list of a step's ", s.size, " sequences");
   for (int i = 0; i < s.size; ++i) {
     const step_item& item = s.items[i];
-    expects(item.sequence >= 0, "sequence ", item.sequence, " is negative");
+    // NOTE: batches of a fixed size are padded with sequences below 0, which have nothing.
+    expects(item.sequence >= 0 || (item.queries == 0 && item.n.after == 0), "sequence ", item.sequence,
+            " is negative and has ", item.n.after, " tokens and ", item.queries, " queries");
     expects(item.new_tokens >= 0 && item.queries >= 0 && item.n.before >= 0 && item.n.after >= item.n.before &&
                 item.n.after < no_end && item.n.after - item.n.before == item.new_tokens,
             "sequence ", item.sequence, " goes from ", item.n.before, " to ", item.n.after, " tokens with ",
@@ -183,7 +185,7 @@ inline std::size_t workspace_bytes(const host& exec, int sequences, int k_dim, i
 }
 
 /// Plans a step over an engine's own memory, without a 16-bit tail. Several items may read one sequence, of which at
-/// most one appends to it. Throws `invalid_argument` before anything is written.
+/// most one appends to it; a negative sequence without tokens and queries is padding. Throws `invalid_argument` before anything is written.
 inline step plan(const host&, const batch& b, std::span<unsigned char> workspace) {
   const std::size_t size = b.sequences.size();
   detail::expects(b.length_before.size() == size && b.new_tokens.size() == size, "a batch of ", size, " sequences has ",
@@ -191,7 +193,9 @@ inline step plan(const host&, const batch& b, std::span<unsigned char> workspace
   detail::expects(b.queries.empty() || b.queries.size() == size, "a batch of ", size, " sequences has ",
                   b.queries.size(), " query counts; one of each or none is needed");
   for (std::size_t i = 0; i < size; ++i) {
-    detail::expects(b.sequences[i] >= 0, "sequence ", b.sequences[i], " is negative");
+    detail::expects(b.sequences[i] >= 0 ||
+                        (b.length_before[i] == 0 && b.new_tokens[i] == 0 && (b.queries.empty() || b.queries[i] == 0)),
+                    "sequence ", b.sequences[i], " is negative and has tokens or queries");
     detail::expects(b.length_before[i] >= 0 && b.new_tokens[i] >= 0, "sequence ", b.sequences[i], " has length ",
                     b.length_before[i], " and ", b.new_tokens[i], " new tokens; neither may be negative");
     detail::expects(b.length_before[i] < (idx(1) << 31) - b.new_tokens[i], "sequence ", b.sequences[i], " has length ",

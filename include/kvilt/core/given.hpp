@@ -36,6 +36,7 @@ inline void check_written(natural_lse lse, idx tokens, int heads) {
 /// Rows of `tokens` tokens that are written do not lie on each other, whichever of tokens and heads is the outer axis.
 template <class T>
 void check_written(const char* what, const rows<T>& x, idx tokens) {
+  if (tokens <= 0) return;
   // NOTE: as doubles, in which no stride overflows.
   const double token = x.token_stride < 0 ? -double(x.token_stride) : double(x.token_stride);
   const double head = x.head_stride < 0 ? -double(x.head_stride) : double(x.head_stride);

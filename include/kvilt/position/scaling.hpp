@@ -77,12 +77,13 @@ struct dynamic_ntk_scaling {
   double grown() const { return length <= trained ? 1 : factor * length / trained - (factor - 1); }
 };
 
-/// 0.1 weight ln(factor) + 1, by which YaRN multiplies turned rows. Throws `invalid_argument`.
+/// 0.1 weight ln(factor) + 1, by which YaRN multiplies turned rows; 1 where nothing is stretched, factor <= 1. Throws
+/// `invalid_argument`.
 inline double yarn_magnitude(double factor, double weight = 1) {
-  detail::check_stretch(factor);
+  detail::check_stretch(factor <= 1 ? 1 : factor);
   detail::expects(weight >= 0 && weight < HUGE_VAL, "YaRN's magnitude has a weight of ", weight,
                   "; 0 or a positive, finite one is needed");
-  return 0.1 * weight * std::log(factor) + 1;
+  return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1;
 }
 
 /// YaRN: pairs that turn more than `fast` times over the trained length stay, those that turn less than `slow` times are
