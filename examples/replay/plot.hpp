@@ -1,0 +1,12 @@
+#pragma once
+
+#include "trace.hpp"
+
+#include <string>
+
+namespace example {
+
+// Draws which share of the trace's blocks hits against capacity in blocks, a line for each policy, prompts alone.
+void plot_hit_rates(const trace& t, const std::string& path);
+
+}  // namespace example
