@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -61,8 +62,8 @@ void refused(const std::string& arguments, const std::string& words) {
 
 class scratch_file {
  public:
-  explicit scratch_file(const std::string& text = {})
-      : path_(support::temporary_path("replay" + std::to_string(files++))) {
+  explicit scratch_file(const std::string& text = {}, const std::string& name = "replay.jsonl")
+      : path_(support::temporary_path(std::to_string(files++) + name)) {
     std::ofstream(path_) << text;
   }
   ~scratch_file() { std::filesystem::remove(path_); }
@@ -238,6 +239,15 @@ TEST_CASE("replay: a generated trace is that of its seed, and every request ends
       CHECK(samples.at(pages + "free\"}") + samples.at(pages + "cached\"}") == budget);
       CHECK((page_tokens == 16 || r["preemptions"] > 10));
     }
+}
+
+TEST_CASE("replay: the picture has a line for each policy", "[examples]") {
+  if (std::system("command -v gnuplot > /dev/null 2>&1") != 0) support::skip("gnuplot is not installed");
+  const scratch_file picture({}, "replay.svg");
+  CHECK(ask("--generate chat:60 --json --plot " + picture.name()).status == 0);
+  const std::string svg = picture.text();
+  for (const char* name : {"unbounded", "lru", "aged_lfu", "priority", "cost_aware", "capacity, blocks"})
+    CHECK(svg.find(name) != std::string::npos);
 }
 
 TEST_CASE("replay: JSON has these keys", "[examples]") {
