@@ -119,25 +119,27 @@ void churn_1000(benchmark::State& state) {
   per_second(state, "page_ops", c.page_operations());
   per_second(state, "sequence_steps", 1000.0 * double(state.iterations()));
 }
-// 1,000 sequences that only grow.
+// Sequences that only grow, to 256 pages each or until there are none left.
 void decode_append(benchmark::State& state) {
-  page_manager<> manager({page_tokens, 1000, {{320'000}}});
+  const int sequences = int(state.range(0));
+  const idx pages_each = std::min<idx>(256, 4'000'000 / sequences);
+  page_manager<> manager({page_tokens, sequences, {{std::max<idx>(320'000, sequences * pages_each)}}});
   std::vector<page_move> moves;
   std::vector<sequence> open;
-  const std::vector<token_id> text(1000, 7);
+  const std::vector<token_id> text(std::size_t(sequences), 7);
   const auto begin = [&] {
     for (const sequence s : open) manager.discard(s);
     open.clear();
-    for (int i = 0; i < 1000; ++i) open.push_back(manager.open({}, moves).name);
+    for (int i = 0; i < sequences; ++i) open.push_back(manager.open({}, moves).name);
   };
   begin();
   idx steps = 0;
   for (auto _ : state) {
-    if (++steps % 4096 == 0) begin();
+    if (++steps % (pages_each * page_tokens) == 0) begin();
     for (const sequence s : open) manager.reserve(s, 1, moves);
     manager.append(open, text);
   }
-  per_second(state, "sequence_steps", 1000.0 * double(state.iterations()));
+  per_second(state, "sequence_steps", double(sequences) * double(state.iterations()));
 }
 
 // A prompt of 512 pages.
@@ -176,6 +178,38 @@ void lookup_full_hit(benchmark::State& state) {
     }
   }
   const double blocks = double(texts.size()) * prompt_pages * double(state.iterations());
+  if (double(found) != blocks) state.SkipWithError("not all pages are found");
+  per_second(state, "blocks", blocks);
+}
+// Prompts of one page each, in an order that has nothing to do with where they lie: nothing of them is in a cache.
+void lookup_random(benchmark::State& state) {
+  const idx prompts = state.range(0);
+  page_cache<> cache(prompts, page_tokens);
+  const prefix_end root = cache.open_root({});
+  const auto write = [](std::uint64_t number, token_id* text) {
+    for (std::uint64_t i = 0; i < page_tokens; ++i) text[i] = bench::token_of(number << 20 | i);
+  };
+  std::vector<page_id> pages(1);
+  for (idx n = 0; n < prompts; ++n) {
+    cache.take(pages);
+    write(std::uint64_t(n), cache.tokens(pages[0]));
+    prefix_end end = root;
+    cache.store(end, pages);
+    cache.give(pages);
+  }
+  bench::dice random(1);
+  std::vector<token_id> texts(4096 * page_tokens);
+  idx found = 0;
+  for (auto _ : state) {
+    state.PauseTiming();
+    for (std::size_t i = 0; i < texts.size(); i += page_tokens) write(random.below(std::uint64_t(prompts)), &texts[i]);
+    state.ResumeTiming();
+    for (std::size_t i = 0; i < texts.size(); i += page_tokens) {
+      pages.clear();
+      found += cache.find(root, std::span(texts).subspan(i, page_tokens), pages).pages;
+    }
+  }
+  const double blocks = double(texts.size() / page_tokens) * double(state.iterations());
   if (double(found) != blocks) state.SkipWithError("not all pages are found");
   per_second(state, "blocks", blocks);
 }
@@ -302,8 +336,9 @@ void replay_baseline(benchmark::State& state, const bench::trace& trace) {
 BENCHMARK(pool_random)->Arg(320'000)->Arg(10'000'000);
 BENCHMARK(pool_random_baseline)->Arg(320'000)->Arg(10'000'000);
 BENCHMARK(churn_1000);
-BENCHMARK(decode_append);
+BENCHMARK(decode_append)->Arg(1'000)->Arg(1'000'000);
 BENCHMARK(lookup_full_hit)->Arg(10'240)->Arg(320'000)->Arg(10'000'000);
+BENCHMARK(lookup_random)->Arg(10'240)->Arg(320'000)->Arg(10'000'000);
 BENCHMARK(request_fixed_cost);
 BENCHMARK_TEMPLATE(insert_with_eviction, lru);
 BENCHMARK_TEMPLATE(insert_with_eviction, aged_lfu);
