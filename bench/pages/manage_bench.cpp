@@ -181,32 +181,38 @@ void lookup_full_hit(benchmark::State& state) {
   if (double(found) != blocks) state.SkipWithError("not all pages are found");
   per_second(state, "blocks", blocks);
 }
-// Prompts of one page each, in an order that has nothing to do with where they lie: nothing of them is in a cache.
+// The same where every page lies somewhere else, in prompts of few pages: nothing of them is in a cache. A prompt's pages
+// are waited for together, prompts one after another.
 void lookup_random(benchmark::State& state) {
-  const idx prompts = state.range(0);
-  page_cache<> cache(prompts, page_tokens);
+  const idx each = state.range(1), prompts = state.range(0) / each;
+  const std::size_t length = std::size_t(each * page_tokens);
+  page_cache<> cache(prompts * each, page_tokens);
   const prefix_end root = cache.open_root({});
-  const auto write = [](std::uint64_t number, token_id* text) {
-    for (std::uint64_t i = 0; i < page_tokens; ++i) text[i] = bench::token_of(number << 20 | i);
+  const auto write = [&](std::uint64_t number, token_id* text) {
+    for (std::uint64_t i = 0; i < length; ++i) text[i] = bench::token_of(number << 20 | i);
   };
-  std::vector<page_id> pages(1);
+  std::vector<token_id> texts(std::size_t(4096 / each) * length);
+  const std::vector<page_id> scattered = shuffled_pages(prompts * each);
+  std::vector<page_id> pages(scattered.size());
+  cache.take(pages);
   for (idx n = 0; n < prompts; ++n) {
-    cache.take(pages);
-    write(std::uint64_t(n), cache.tokens(pages[0]));
+    write(std::uint64_t(n), texts.data());
+    pages.assign(&scattered[std::size_t(n * each)], &scattered[std::size_t(n * each)] + each);
+    for (std::size_t i = 0; i < pages.size(); ++i)
+      cache.write_tokens(pages[i], 0, &texts[i * page_tokens], page_tokens);
     prefix_end end = root;
     cache.store(end, pages);
     cache.give(pages);
   }
   bench::dice random(1);
-  std::vector<token_id> texts(4096 * page_tokens);
   idx found = 0;
   for (auto _ : state) {
     state.PauseTiming();
-    for (std::size_t i = 0; i < texts.size(); i += page_tokens) write(random.below(std::uint64_t(prompts)), &texts[i]);
+    for (std::size_t i = 0; i < texts.size(); i += length) write(random.below(std::uint64_t(prompts)), &texts[i]);
     state.ResumeTiming();
-    for (std::size_t i = 0; i < texts.size(); i += page_tokens) {
+    for (std::size_t i = 0; i < texts.size(); i += length) {
       pages.clear();
-      found += cache.find(root, std::span(texts).subspan(i, page_tokens), pages).pages;
+      found += cache.find(root, std::span(texts).subspan(i, length), pages).pages;
     }
   }
   const double blocks = double(texts.size() / page_tokens) * double(state.iterations());
@@ -338,7 +344,12 @@ BENCHMARK(pool_random_baseline)->Arg(320'000)->Arg(10'000'000);
 BENCHMARK(churn_1000);
 BENCHMARK(decode_append)->Arg(1'000)->Arg(1'000'000);
 BENCHMARK(lookup_full_hit)->Arg(10'240)->Arg(320'000)->Arg(10'000'000);
-BENCHMARK(lookup_random)->Arg(10'240)->Arg(320'000)->Arg(10'000'000);
+BENCHMARK(lookup_random)
+    ->Args({320'000, 1})
+    ->Args({10'000'000, 1})
+    ->Args({320'000, 32})
+    ->Args({10'000'000, 32})
+    ->Iterations(500);
 BENCHMARK(request_fixed_cost);
 BENCHMARK_TEMPLATE(insert_with_eviction, lru);
 BENCHMARK_TEMPLATE(insert_with_eviction, aged_lfu);
