@@ -72,7 +72,7 @@ request read_request(const std::string& text, const std::string& where, numberin
     throw wrong(where, std::to_string(ids->size()) + " hash_ids; " + std::to_string(r.input) + " tokens have " +
                            std::to_string(needed) + " blocks of 512");
   for (const json& id : *ids) {
-    if (!id.is_number_unsigned()) throw wrong(where, "hash id " + id.dump() + "; none is below 0");
+    if (!id.is_number_unsigned()) throw wrong(where, "hash id " + id.dump() + "; whole numbers from 0 on can be");
     r.blocks.push_back(blocks.of(id.get<std::uint64_t>()));
     r.prompt.push_back(
         {r.blocks.back(), std::min(block_tokens, r.input - block_tokens * std::int64_t(r.prompt.size()))});
