@@ -122,7 +122,7 @@ template <code_kind Kind, int Rows, int Bytes>
 KVILT_AVX512 void multiply_integer_keys(const score_task& task, int row) {
   constexpr int tokens = lanes / Rows;         // keys of a vector of results
   constexpr int together = Rows == 2 ? 4 : 2;  // that share loads of q
-  const int bytes = Kind == code_kind::u4 ? task.dim / 2 : task.dim;
+  [[maybe_unused]] const int bytes = Kind == code_kind::u4 ? task.dim / 2 : task.dim;
   const integer_scale scale = scale_of<Rows>(task, row);
   for (int t = task.first / tokens * tokens; t < task.last; t += tokens) {
     __m512i part[lanes];  // of query row i / tokens and key t + i % tokens
@@ -131,9 +131,12 @@ KVILT_AVX512 void multiply_integer_keys(const score_task& task, int row) {
       __m512i sum[together][Rows];
       KVILT_UNROLL
       for (int j = 0; j < together * Rows; ++j) sum[j / Rows][j % Rows] = _mm512_setzero_si512();
-      KVILT_UNROLL
-      for (int b = 0; b < (Bytes > 0 ? Bytes : bytes); b += 32)
-        add_integer_products<Kind, (Bytes > 0)>(task, row, t + i, b, sum);
+      if constexpr (Bytes > 0) {
+        KVILT_UNROLL
+        for (int b = 0; b < Bytes; b += 32) add_integer_products<Kind, true>(task, row, t + i, b, sum);
+      } else {
+        for (int b = 0; b < bytes; b += 32) add_integer_products<Kind, false>(task, row, t + i, b, sum);
+      }
       KVILT_UNROLL
       for (int j = 0; j < together * Rows; ++j) part[j % Rows * tokens + i + j / Rows] = sum[j / Rows][j % Rows];
     }
