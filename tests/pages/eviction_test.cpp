@@ -211,18 +211,6 @@ TEMPLATE_TEST_CASE("eviction: no page goes before one that goes on from it", "[p
   }
 }
 
-TEMPLATE_TEST_CASE("eviction: what was spared comes after all that is in the order", "[pages]", lru, aged_lfu, priority,
-                   cost_aware<>) {
-  TestType e(8);
-  store(e, 0);
-  store(e, 1, {1 << 20, 7});
-  store(e, 2);
-  for (int i = 0; i < 9; ++i) hit(e, 1);
-  CHECK(e.pop() == 0);
-  e.spared(0);
-  CHECK(order_of(e) == std::vector<page_id>{2, 1, 0});
-}
-
 TEST_CASE("aged_lfu: the order is that of the formula", "[pages]") {
   struct page {
     bool stored = false, idle = false;

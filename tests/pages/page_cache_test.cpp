@@ -1,4 +1,5 @@
 #include "pages/hashes.hpp"
+#include "pages/parents_first.hpp"
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
@@ -266,7 +267,7 @@ std::vector<idx> walked(idx pages, int page_tokens, int operations) {
 }  // namespace
 
 TEMPLATE_TEST_CASE("page_cache: random verbs against a model, with every hash", "[pages]", lru, aged_lfu, priority,
-                   cost_aware<>) {
+                   cost_aware<>, parents_first) {
   for (const int page_tokens : {1, 2, 3, 16})
     for (const idx pages : {1, 7, 40}) {
       const std::vector<idx> plain = walked<page_cache<TestType>>(pages, page_tokens, 2500);
@@ -401,6 +402,26 @@ TEST_CASE("page_cache: a pinned prefix stays, and goes when it is not", "[pages]
   cache.take(all);
   CHECK(cache.index().leaf(pages[0]));
   cache.close_root(end);
+}
+
+TEST_CASE("page_cache: a prefix that nobody holds is pinned", "[pages]") {
+  page_cache<lru> cache(4, 1);
+  const std::vector<page_id> pages = pass(cache, {1, 2});
+  const prefix_end root = cache.open_root({});
+  std::vector<page_id> found, all(4), some(2);
+  const prefix_hit hit = cache.find(root, tokens{1, 2}, found);
+  CHECK(found == pages);
+  cache.pin(hit.end);
+  CHECK(cache.pool().cached() == 0);
+  CHECK(cache.available() == 2);
+  pass(cache, {3, 4});
+  cache.evict(4);
+  CHECK(cache.find(root, tokens{1, 2}, found).pages == 2);
+  cache.take(some);
+  cache.give(some);
+  cache.unpin(hit.end);
+  cache.take(all);
+  cache.close_root(root);
 }
 
 TEST_CASE("page_cache: no pages of no tokens", "[pages]") {

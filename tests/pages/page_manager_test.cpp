@@ -1,4 +1,5 @@
 #include "pages/hashes.hpp"
+#include "pages/parents_first.hpp"
 #include "pages/simulated_engine.hpp"
 #include "support/catch.hpp"
 #include "support/random.hpp"
@@ -23,6 +24,8 @@ std::vector<manager_shape> some_shapes() {
       all.push_back({page_tokens, 6, {{pages}, {pages / 2 + 2, 2 * page_tokens}}});
       all.push_back({page_tokens, 6, {{pages}, {pages}, {pages / 2 + 3, 5, 3}}});
     }
+  all.push_back({1, 6, {{300}}});
+  all.push_back({2, 6, {{200}, {120, 9, 2}}});
   return all;
 }
 template <class Eviction, class Hash>
@@ -30,7 +33,7 @@ std::vector<idx> run(const manager_shape& shape, int seed) {
   using manager = page_manager<Eviction, Hash>;
   support::dice dice{std::uint64_t(seed)};
   simulated::engine<manager, support::dice> engine(shape, dice);
-  engine.run(2000);
+  engine.run(1300);
   return engine.trace();
 }
 
@@ -59,7 +62,7 @@ std::vector<page_id> pages_of(const Manager& m, sequence s, int group = 0) {
 }  // namespace
 
 TEMPLATE_TEST_CASE("page_manager: an engine at random, over policies, groups and hashes", "[pages]", lru, aged_lfu,
-                   priority, cost_aware<>) {
+                   priority, cost_aware<>, parents_first) {
   int seed = 0;
   for (const manager_shape& shape : some_shapes()) {
     ++seed;
@@ -68,6 +71,30 @@ TEMPLATE_TEST_CASE("page_manager: an engine at random, over policies, groups and
     const std::vector<idx> plain = run<TestType, token_hash>(shape, seed);
     CHECK((run<TestType, one_place>(shape, seed) == plain));
     if (!std::is_same_v<TestType, aged_lfu>) CHECK((run<TestType, one_name>(shape, seed) == plain));
+  }
+}
+
+TEMPLATE_TEST_CASE("page_manager: what is available can be taken, after prefixes were cut", "[pages]", lru, aged_lfu,
+                   priority, cost_aware<>, parents_first) {
+  moves out;
+  page_manager<TestType> m({16, 2, {{2500}}});
+  const sequence a = start(m, count_from(0, 40'000), out);
+  m.store(a);
+  m.truncate(a, 16'000);
+  m.close(a);
+  CHECK(m.can_admit(40'000));
+  const sequence b = m.open({}, out).name;
+  CHECK(m.try_reserve(b, 40'000, out));
+  m.discard(b);
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    support::dice dice(seed);
+    page_manager<TestType> n({1, 2, {{256}}});
+    for (int i = 0; i < 200; ++i) {
+      const sequence s = start(n, count_from(1000 * dice.below(6), 1 + dice.below(256)), out);
+      n.store(s);
+      while (n.length(s) > 0 && dice.below(3)) n.truncate(s, dice.below(int(n.length(s))));
+      n.close(s);
+    }
   }
 }
 

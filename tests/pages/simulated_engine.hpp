@@ -128,7 +128,7 @@ class engine {
     if (what == 3) return complete();
     if (open_.empty()) return misuse();
     running& r = open_[which];
-    if (what == 4) return truncate(r);
+    if (what == 4) return cut(r);
     if (what == 5) return fork(r);
     if (what == 6) return given_back([&] { trace_.push_back(manager_.store(r.name)); });
     if (what == 7) return choose_.below(2) ? finish(which, choose_.below(3)) : preempt_last();
@@ -146,7 +146,8 @@ class engine {
     } else {
       t.keys.assign(std::size_t(choose_.below(2)), 5);
     }
-    for (int i = choose_.below(3 * page_tokens() + 2); i > 0; --i) t.prompt.push_back(choose_.below(2));
+    const int usual = 3 * page_tokens(), some = choose_.below(4) ? usual : larger(usual, int(longest() / 2));
+    for (int i = choose_.below(some + 2); i > 0; --i) t.prompt.push_back(choose_.below(2));
     if (t.prompt.size() > longest()) t.prompt.resize(longest());
     const prompt_options options{t.keys, t.priority, choose_.below(3)};
     const manager_counters before = manager_.counters();
@@ -164,7 +165,7 @@ class engine {
     past_.push_back(t);
     if (past_.size() > 12) past_.erase(past_.begin());
   }
-  std::size_t longest() const { return std::size_t(10 * page_tokens()); }
+  std::size_t longest() const { return std::size_t(larger(10, memories_[0].group.pages / 4) * page_tokens()); }
 
   // Some tokens of the prompt, or what a model might say.
   void step(running& r) {
@@ -194,6 +195,11 @@ class engine {
       r.t.length += accepted;
     });
     if (r.t.length == idx(r.t.prompt.size())) past_.back() = r.t;
+  }
+  // Once, or what has names in several steps, so that its end is given back before its beginning.
+  void cut(running& r) {
+    if (choose_.below(2)) given_back([&] { trace_.push_back(manager_.store(r.name)); });
+    for (int n = 1 + choose_.below(4); n > 0; --n) truncate(r);
   }
   void truncate(running& r) {
     const idx length = choose_.below(int(r.t.length) + 1);

@@ -24,10 +24,6 @@ class aged_lfu {
     if (child >= 0) raise(p, queues_.rank(child));
   }
   void idle(page_id p) { queues_.push_back(p, std::uint32_t(stores_ / stores_a_tick_)); }
-  void spared(page_id p) {
-    queues_.set_rank(p, queues_.ranks - 1);
-    idle(p);
-  }
   void busy(page_id p) { queues_.remove(p); }
   page_id pop() {
     const page_id p = queues_.longest_ago([&](int hits) { return std::uint32_t(hits) * credit_; });

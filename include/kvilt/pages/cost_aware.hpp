@@ -31,10 +31,6 @@ class cost_aware {
     if (rank > queues_.rank(p)) queues_.set_rank(p, rank);
   }
   void idle(page_id p) { queues_.push_back(p, evicted_); }
-  void spared(page_id p) {
-    queues_.set_rank(p, queues_.ranks - 1);
-    idle(p);
-  }
   void busy(page_id p) { queues_.remove(p); }
   page_id pop() {
     const page_id p = queues_.longest_ago(cost_of);

@@ -14,7 +14,6 @@ class lru {
   void hit(page_id) {}
   void given(page_id, page_id, const page_use&) {}
   void idle(page_id p) { order_.push_back(0, p); }
-  void spared(page_id p) { idle(p); }
   void busy(page_id p) { order_.remove(p); }
   page_id pop() {
     const page_id p = order_.first(0);

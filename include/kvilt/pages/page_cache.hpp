@@ -33,6 +33,7 @@ class page_cache {
       : pool_(pages, on_page),
         index_(pages, checked(page_tokens), hash),
         eviction_(std::move(eviction)),
+        waits_(std::size_t(pages)),
         lately_evicted_(std::size_t(pages / 2 + 1)),
         root_of_(std::size_t(on_prefix.call ? pages : 0)),
         hook_(on_prefix) {}
@@ -80,7 +81,7 @@ class page_cache {
   /// One holder more of pages with a name, a prefix whole; `hit`: for a prompt that found them.
   void hold(std::span<const page_id> prefix, bool hit) {
     for (const page_id p : prefix) {
-      if (pool_.state(p) == page_state::cached) eviction_.busy(p);
+      if (pool_.state(p) == page_state::cached) leave_order(p);
       pool_.hold(p);
       if (hit && pool_.named(p)) eviction_.hit(p);
     }
@@ -90,16 +91,23 @@ class page_cache {
   /// Throws `out_of_pages`, and has taken none then.
   template <class Lost>
   void take(std::span<page_id> pages, Lost&& lost) {
-    const idx missing = idx(pages.size()) - pool_.free();
-    if (missing > 0) [[unlikely]] {
-      detail::expects<out_of_pages>(missing <= pool_.cached(), pages.size(), " pages are asked for; ", pool_.free(),
-                                    " are free and ", pool_.cached(), " cached of ", pool_.total());
-      evict(missing, lost);
-    }
+    detail::expects<out_of_pages>(make_room(idx(pages.size()), lost), pages.size(), " pages are asked for; ",
+                                  pool_.free(), " are free and ", pool_.cached(), " cached of ", pool_.total());
     pool_.take(pages);
   }
   void take(std::span<page_id> pages) {
     take(pages, [](page_id) {});
+  }
+
+  /// Evicts until `pages` are free. Returns whether they are; false without an eviction where they are not available.
+  template <class Lost>
+  bool make_room(idx pages, Lost&& lost) {
+    const idx missing = pages - pool_.free();
+    if (missing <= 0) [[likely]]
+      return true;
+    if (missing > pool_.cached()) return false;
+    evict(missing, lost);
+    return pages <= pool_.free();
   }
 
   /// One holder less of each of `pages`, the last first; they follow on each other, the first is number `place` of its
@@ -159,9 +167,9 @@ class page_cache {
     return true;
   }
 
-  /// One holder more of a prefix that is held, so that it is not evicted; until `unpin`.
+  /// One holder more of a prefix that is here, so that it is not evicted; until `unpin`.
   void pin(const prefix_end& end) {
-    for (page_id p = end.page; p >= 0; p = index_.before(p)) pool_.hold(p);
+    for (page_id p = end.page; p >= 0; p = index_.before(p)) hold({&p, 1}, false);
   }
   void unpin(const prefix_end& end, int priority = 0) {
     idx depth = 0;
@@ -173,23 +181,21 @@ class page_cache {
     }
   }
 
-  /// Frees `pages` cached pages, or all there are.
+  /// Frees `pages` cached pages, or all there are. Takes as long as pages are freed, and as pages of prefixes that were
+  /// cut stand before them in the order; such a page is met once each time that it is given back.
   template <class Lost>
   void evict(idx pages, Lost&& lost) {
     pages = smaller(pages, pool_.cached());
     std::array<page_id, 32> victims;
-    for (idx kept = 0; pages > 0 && kept <= pool_.cached();) {
-      int n = 0;
+    for (int n = -1; pages > 0 && n != 0;) {
+      n = 0;
       while (n < smaller(pages, idx(victims.size())) && (victims[std::size_t(n)] = eviction_.pop()) >= 0)
         index_.prefetch_node(victims[std::size_t(n++)]);
       for (int i = 0; i < n; ++i) {
         index_.prefetch_erase(victims[std::size_t(i)]);
         __builtin_prefetch(&lately_evicted_[ghost_of(index_.name(victims[std::size_t(i)]))], 1);
       }
-      for (int i = 0; i < n; ++i) {
-        const bool gone = drop(victims[std::size_t(i)], lost);
-        gone ? --pages : ++kept;
-      }
+      for (int i = 0; i < n; ++i) pages -= drop(victims[std::size_t(i)], lost);
     }
   }
   void evict(idx pages) {
@@ -219,17 +225,23 @@ class page_cache {
     statistics_.missed_capacity += returns ? page_tokens() : 0;
     if (hook_.call) root_of_[std::size_t(p)] = before.root;
   }
-  // A cached page loses its name and is free, unless prefixes go on from it.
+  void leave_order(page_id p) {
+    if (waits_[std::size_t(p)])
+      waits_[std::size_t(p)] = false;
+    else
+      eviction_.busy(p);
+  }
+  // A cached page loses its name and is free, unless prefixes go on from it: then it waits until the last of them goes.
   template <class Lost>
   bool drop(page_id p, Lost&& lost) {
     if (!index_.leaf(p)) {
-      eviction_.spared(p);
+      waits_[std::size_t(p)] = true;
       return false;
     }
+    const page_id before = index_.before(p);
     if (index_.rows(p) == page_tokens()) {
       lately_evicted_[ghost_of(index_.name(p))] = print_of(index_.name(p));
       if (hook_.call) {
-        const page_id before = index_.before(p);
         const std::uint64_t name = before >= 0 ? index_.name(before) : index_.root_name(index_.root(p));
         tell(prefix_event::kind::removed, p, name);
       }
@@ -238,6 +250,10 @@ class page_cache {
     index_.erase(p);
     pool_.forget(p);
     ++statistics_.evicted_pages;
+    if (before >= 0 && waits_[std::size_t(before)] && index_.leaf(before)) {
+      waits_[std::size_t(before)] = false;
+      eviction_.idle(before);
+    }
     return true;
   }
   void tell(prefix_event::kind what, page_id p, std::uint64_t before) const {
@@ -265,6 +281,7 @@ class page_cache {
   page_pool pool_;
   prefix_index<Hash> index_;
   Eviction eviction_;
+  std::vector<bool> waits_;                    // [pages]: cached, and out of the order until it is a leaf
   std::vector<std::uint16_t> lately_evicted_;  // [pages / 2]
   std::vector<int> root_of_;                   // [pages], where somebody hears of events
   prefix_hook hook_;

@@ -286,7 +286,7 @@ class page_manager {
     for (auto& o : others_) o.hold(o.pages().at(tail.page));
     const table& q = tables_[std::size_t(slot)];
     const idx place = idx(q.pages.size());
-    const bool room = free_tokens() > 0;
+    const bool room = free_tokens() > 0 && make_room(1);
     if (room) {
       extend(slot, 1);
       std::copy_n(cache_.tokens(tail.page), tail.rows, cache_.tokens(q.pages.back()));
@@ -307,9 +307,9 @@ class page_manager {
     const idx length = sequences_[slot].length, place = by_page_.quotient(length);
     const idx fresh = larger(by_page_.quotient(length + tokens + page_tokens_ - 1) - idx(q.pages.size()), 0);
     const int rows = int(length - place * page_tokens_);
-    if (fresh + (rows > 0 && shared(q, place)) > cache_.available()) return false;
     for (const auto& o : others_)
       if (fresh + (rows > 0 && o.shared(slot, place)) > o.pages().available()) return false;
+    if (!make_room(fresh + (rows > 0 && shared(q, place)))) return false;
     extend(slot, fresh);
     // NOTE: last, so that nothing is evicted that is to be copied.
     if (rows > 0) own(slot, place, rows, moves);
@@ -326,7 +326,7 @@ class page_manager {
     if (shared(q, place)) {
       page_id& p = q.pages[std::size_t(place)];
       page_move move{0, p, -1, rows};
-      take({&move.to, 1});
+      cache_.take({&move.to, 1});
       std::copy_n(cache_.tokens(p), rows, cache_.tokens(move.to));
       cache_.give({&p, 1}, q.priority, work_, place);
       p = move.to;
@@ -344,19 +344,20 @@ class page_manager {
     f.next = idx(page) * page_tokens_ + f.length - place * page_tokens_;
     f.edge = std::uint32_t(smaller((place + 1) * page_tokens_, f.room));
   }
+  // NOTE: `make_room` comes before, so that nothing here fails.
   void extend(int slot, idx fresh) {
     if (fresh == 0) return;
     std::vector<page_id>& pages = tables_[std::size_t(slot)].pages;
     pages.resize(pages.size() + std::size_t(fresh));
-    take(std::span(pages).last(std::size_t(fresh)));
+    cache_.take(std::span(pages).last(std::size_t(fresh)));
     held_pages_ += fresh;
     if (fresh == 1)
       cache_.prefetch_tokens(idx(pages.back()) * page_tokens_);  // of the next token, when the step is done
     for (auto& o : others_) o.extend(slot, fresh);
   }
   // NOTE: what loses its name here cannot be found in the other groups either.
-  void take(std::span<page_id> pages) {
-    cache_.take(pages, [&](page_id lost) {
+  bool make_room(idx pages) {
+    return cache_.make_room(pages, [&](page_id lost) {
       for (auto& o : others_) o.detach(lost);
     });
   }

@@ -46,10 +46,6 @@ class priority {
     if (highest > queues_.rank(p)) queues_.set_rank(p, int(highest));
   }
   void idle(page_id p) { queues_.push_back(p, now_); }
-  void spared(page_id p) {
-    queues_.set_rank(p, queues_.ranks - 1);
-    idle(p);
-  }
   void busy(page_id p) { queues_.remove(p); }
   page_id pop() {
     page_id lowest = -1, expired = -1;
