@@ -9,6 +9,8 @@
 #include <kvilt/pages/page_manager.hpp>
 #include <kvilt/pages/priority.hpp>
 
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -227,8 +229,8 @@ TEST_CASE("page_manager: a window gives back what no query sees, and a prompt ne
   CHECK_THROWS_WITH(m.truncate(a, 12), containing("a window would show what it has left behind"));
   CHECK(m.length(a) == 13);
   m.close(a);
-  // Of 12 tokens a query sees page 1, which nobody has any more; of 4 only the sinks.
-  CHECK(m.open(count_from(1, 13), out, {{}, 0, 0}).tokens == 4);
+  // Of 12 tokens a query sees page 1, which the window has left behind with a name.
+  CHECK(m.open(count_from(1, 13), out, {{}, 0, 0}).tokens == 13);
 }
 
 TEST_CASE("page_manager: what a window gives back stays for others when it was stored", "[pages]") {
@@ -343,7 +345,9 @@ TEST_CASE("page_manager: pages are reused after the work that was launched befor
   CHECK(m.free_tokens() == 0);
   m.complete(3);
   CHECK(m.free_tokens() == 8);
-  CHECK_THROWS_WITH(m.launched(2), containing("work up to 2 is launched; before it was up to 3"));
+  CHECK_THROWS_WITH(m.launched(3), containing("work up to 3 is launched; up to 3 it is complete"));
+  m.launched(5);
+  CHECK_THROWS_WITH(m.launched(4), containing("work up to 4 is launched; before it was up to 5"));
 }
 
 TEST_CASE("page_manager: priorities of prompts decide what is evicted", "[pages]") {
@@ -398,4 +402,168 @@ TEST_CASE("page_manager: what no manager can be is refused, and a handle is stal
   CHECK_THROWS_WITH(m.close(a), containing("is not open"));
   CHECK_THROWS_WITH(m.pages(b, 1), containing("group 1; there are 0 to 0"));
   CHECK_THROWS_WITH(m.open({}, out), containing("all 1 sequences are open"));
+}
+
+TEST_CASE("page_manager: a step names a sequence once, or writes nothing", "[pages]") {
+  page_manager<> m({4, 2, {{3}}});
+  moves out;
+  const sequence x = m.open({}, out).name, y = m.open({}, out).name;
+  m.reserve(x, 4, out);
+  m.reserve(y, 4, out);
+  m.append(y, tokens{10, 11, 12, 13});
+  m.append(x, tokens{1, 2, 3});
+  CHECK_THROWS_WITH(m.append(std::vector{x, x}, tokens{7, 8}), containing("sequence 0 is named twice in a step"));
+  CHECK(m.length(x) == 3);
+  m.append(std::vector{x}, tokens{4});
+  m.close(x);
+  m.close(y);
+  CHECK(m.open(tokens{10, 11, 12, 13, 14}, out).tokens == 4);
+  CHECK(m.open(count_from(1, 5), out).tokens == 4);
+}
+
+TEST_CASE("page_manager: beside windows a prefix is found that a window has left behind", "[pages]") {
+  const tokens prompt = count_from(0, 2000);
+  tokens other = count_from(0, 480);
+  for (const token_id t : count_from(5000, 500)) other.push_back(t);
+  for (const int chunk : {2000, 512, 128, 1})
+    for (const bool stored : {false, true}) {
+      INFO("in pieces of " << chunk << (stored ? ", stored" : ""));
+      page_manager<> m({16, 4, {{1000}, {1000, 128}, {1000, 40, 4}}});
+      moves out;
+      const sequence s = m.open(prompt, out).name;
+      for (int i = 0; i < 2000; i += chunk) {
+        const auto piece = std::span(prompt).subspan(std::size_t(i)).first(std::size_t(smaller(chunk, 2000 - i)));
+        m.reserve(s, idx(piece.size()), out);
+        if (chunk > 1)
+          m.append(s, piece);
+        else
+          m.append({&s, 1}, piece);
+        if (stored) m.store(s);
+      }
+      for (int i = 0; i < 200; ++i) {
+        m.reserve(s, 1, out);
+        m.append(s, 9000 + i);
+      }
+      m.close(s);
+      const opened_sequence shared = m.open(other, out);
+      CHECK(shared.tokens == 480);
+      m.discard(shared.name);
+      CHECK(m.open(prompt, out).tokens == 1999);
+    }
+}
+
+TEST_CASE("page_manager: what a window leaves behind is another's page where that was there first", "[pages]") {
+  page_manager<> m({4, 2, {{32}, {32, 4}}});
+  moves out;
+  const sequence a = m.open({}, out).name, b = m.open({}, out).name;
+  for (const sequence x : {a, b}) {
+    m.reserve(x, 12, out);
+    m.append(x, count_from(1, 12));
+  }
+  CHECK(m.pages(a)[1] == m.pages(b)[1]);
+  CHECK(m.pages(a)[2] != m.pages(b)[2]);  // the window shows tokens of it
+  CHECK(m.counters().replaced == 4);      // two in each group
+}
+
+TEST_CASE("page_manager: a fork's parent keeps the pages that it has reserved", "[pages]") {
+  page_manager<> m({4, 2, {{8}, {8, 12}}});
+  moves out;
+  const sequence a = m.open({}, out).name;
+  m.reserve(a, 16, out);
+  m.append(a, tokens{1});
+  m.fork(a);
+  CHECK(m.room(a) == 0);
+  CHECK(m.free_pages(0) == 4);
+  m.reserve(a, 15, out);
+  CHECK(out.size() == 2);
+  CHECK(m.free_pages(0) == 3);
+  CHECK(m.free_pages(1) == 3);
+}
+
+TEST_CASE("page_manager: a pinned prefix stays without a sequence", "[pages]") {
+  page_manager<lru> m({2, 1, {{6}, {6, 3}}});
+  moves out;
+  const tokens system = count_from(1, 6);
+  CHECK(m.pin(system).tokens() == 0);
+  m.close(start(m, system, out));
+  pinned_prefix kept = m.pin(system);
+  CHECK(kept.tokens() == 6);
+  const auto find = [&] {
+    const opened_sequence o = m.open(count_from(1, 7), out);
+    m.discard(o.name);
+    return o.tokens;
+  };
+  for (int i = 0; i < 5; ++i) m.close(start(m, count_from(100 * i + 50, 6), out));
+  CHECK(find() == 6);
+  CHECK(m.counters().groups[0].pages.used == 3);
+  CHECK(m.counters().groups[1].pages.used == 1);  // of six tokens the query sees two
+  CHECK(m.pin(system, std::vector<std::uint64_t>{1}).tokens() == 0);
+  CHECK_THROWS_WITH(m.unpin(kept, 8), containing("a prompt has priority 8"));
+  pinned_prefix moved = std::move(kept);
+  m.unpin(kept);
+  CHECK(m.counters().groups[0].pages.used == 3);
+  m.unpin(moved);
+  m.unpin(moved);
+  CHECK(m.counters().groups[0].pages.used == 0);
+  CHECK(m.counters().groups[1].pages.used == 0);
+  m.close(start(m, count_from(500, 12), out));
+  CHECK(find() == 0);
+}
+
+TEST_CASE("page_manager: it says what is open when it is destroyed", "[pages]") {
+  std::vector<idx> said;
+  const left_hook hook{&said, [](void* self, idx sequences, idx pages) {
+                         *static_cast<std::vector<idx>*>(self) = {sequences, pages};
+                       }};
+  moves out;
+  {
+    page_manager<> m({4, 2, {{8}}, hook});
+    m.close(start(m, count_from(1, 6), out));
+  }
+  CHECK(said.empty());
+  {
+    page_manager<> m({4, 2, {{8}}, hook});
+    start(m, count_from(1, 6), out);
+    m.open({}, out);
+    page_manager<> n = std::move(m);
+    page_manager<>(std::move(m));
+    CHECK(said.empty());
+  }
+  CHECK(said == std::vector<idx>{2, 2});
+}
+
+TEST_CASE("page_manager: what was moved from refuses every verb", "[pages]") {
+  page_manager<> m({4, 2, {{8}, {8, 4}}});
+  moves out;
+  const sequence a = start(m, count_from(1, 6), out);
+  m.store(a);
+  page_manager<> n = std::move(m);
+  CHECK(n.length(a) == 6);
+  n.append(n.fork(a), tokens{});
+  CHECK_THROWS_WITH(m.open(count_from(1, 6), out), containing("all 0 sequences are open"));
+  CHECK_THROWS_WITH(m.reserve(a, 1, out), containing("is not open"));
+  CHECK_THROWS_WITH(m.append(a, 7), containing("is not open"));
+  CHECK_THROWS_WITH(m.append(std::vector{a}, tokens{7}), containing("is not open"));
+  CHECK_THROWS_WITH(m.close(a), containing("is not open"));
+  CHECK_THROWS_WITH(m.last_opened(), containing("no sequence is open"));
+  CHECK_THROWS_WITH(m.free_pages(1), containing("group 1; there are 0 to 0"));
+  CHECK(m.pin(count_from(1, 6)).tokens() == 0);
+  CHECK_FALSE(m.can_admit(0));
+  CHECK(m.free_tokens() == 0);
+  CHECK(m.cache().pool().counts() == page_counts{});
+  m.complete(1);
+}
+
+TEMPLATE_TEST_CASE("page_manager: a policy is made for no fewer pages than there are", "[pages]", lru, aged_lfu,
+                   priority, cost_aware<>) {
+  CHECK(TestType(9).pages() == 9);
+  page_manager<TestType>({4, 1, {{9}}}, TestType(9));
+  CHECK_THROWS_WITH(page_manager<TestType>({4, 1, {{10}}}, TestType(9)), containing("a policy for 9 pages, of 10"));
+  CHECK_THROWS_AS(TestType(-1), invalid_argument);
+  CHECK_THROWS_AS(TestType(idx(1) << 40), invalid_argument);
+  for (const idx pages : {idx(-1), idx(-9), idx(1) << 40}) {
+    CHECK_THROWS_WITH(page_manager<TestType>({4, 1, {{pages}}}), containing("a pool of " + std::to_string(pages)));
+    CHECK_THROWS_WITH(page_manager<TestType>({4, 1, {{4}, {pages}}}), containing("a pool of " + std::to_string(pages)));
+    CHECK_THROWS_AS(page_cache<TestType>(pages, 4), invalid_argument);
+  }
 }

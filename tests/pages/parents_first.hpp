@@ -8,6 +8,7 @@ class parents_first {
  public:
   explicit parents_first(kvilt::idx pages) : order_(pages, 1) {}
 
+  kvilt::idx pages() const { return order_.ids(); }
   void stored(kvilt::page_id, bool) {}
   void hit(kvilt::page_id) {}
   void given(kvilt::page_id, kvilt::page_id, const kvilt::page_use&) {}

@@ -3,6 +3,7 @@
 #include <kvilt/pages/page_manager.hpp>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -302,6 +303,8 @@ class engine {
     refused<invalid_argument>([&] { manager_.truncate(r.name, r.t.length + 1); });
     const std::vector<token_id> more(std::size_t(manager_.room(r.name) + 1), 0);
     refused<invalid_argument>([&] { manager_.append(r.name, more); });
+    const std::array<sequence, 2> twice{r.name, r.name};
+    refused<invalid_argument>([&] { manager_.append(twice, std::array<token_id, 2>{1, 1}); });
     if (int(open_.size()) < most_sequences) refused<invalid_argument>([&] { manager_.open({}, moves_, {{}, 8}); });
   }
 

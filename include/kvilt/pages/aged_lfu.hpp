@@ -15,6 +15,7 @@ class aged_lfu {
   explicit aged_lfu(idx pages)
       : queues_(pages), stores_a_tick_(1 + pages / ticks_a_pool), credit_(std::uint32_t(pages / stores_a_tick_ / 2)) {}
 
+  idx pages() const { return queues_.ids(); }
   void stored(page_id p, bool returns) {
     queues_.set_rank(p, returns);
     ++stores_;

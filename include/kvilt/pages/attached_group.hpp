@@ -23,14 +23,9 @@ class attached_group {
   /// An empty table becomes that of a prefix whose pages have these names.
   void hold_prefix(int slot, std::span<const page_id> named) {
     table& t = at(slot);
-    const idx length = idx(named.size()) * needed().page_tokens();
-    t.passed = needed().first(length);
-    for (idx i = 0; i < idx(named.size()); ++i) {
-      const page_id p = needed().needs(i, length) ? pages_.at(named[std::size_t(i)]) : -1;
-      if (p >= 0) pages_.hold(p);
-      t.pages.push_back(p);
-      held_ += p >= 0;
-    }
+    t.passed = needed().first(idx(named.size()) * needed().page_tokens());
+    pin(named, t.pages);
+    for (const page_id p : t.pages) held_ += p >= 0;
   }
   /// An empty table becomes the first `kept` pages of another.
   void share(int from, int to, idx kept) {
@@ -62,6 +57,11 @@ class attached_group {
     pages_.take(std::span(t.pages).last(std::size_t(fresh)));
     held_ += fresh;
   }
+  /// The first page that a query at `length` sees after the sinks, where pages before it are not given back; or 0.
+  idx leaves(int slot, idx length) const {
+    const idx first = needed().first(length);
+    return first > at(slot).passed ? first : 0;
+  }
   /// Gives back what no query from `length` on sees.
   void pass(int slot, idx length, completion after) {
     table& t = at(slot);
@@ -82,7 +82,23 @@ class attached_group {
   /// Attaches a sequence's page to its namesake. Returns whether another one was there and is held now.
   bool attach(int slot, idx place, page_id named, completion after) {
     page_id& p = at(slot).pages[std::size_t(place)];
-    return p >= 0 && p != std::exchange(p, pages_.attach(named, p, after));
+    const page_id own = p;
+    if (own >= 0) p = pages_.attach(named, own, after);
+    return p != own;
+  }
+
+  /// Holds what is needed to go on from a prefix whose pages have these names: ids, -1 where none is.
+  void pin(std::span<const page_id> named, std::vector<page_id>& pages) {
+    const idx length = idx(named.size()) * needed().page_tokens();
+    for (idx i = 0; i < idx(named.size()); ++i) {
+      const page_id p = needed().needs(i, length) ? pages_.at(named[std::size_t(i)]) : -1;
+      if (p >= 0) pages_.hold(p);
+      pages.push_back(p);
+    }
+  }
+  void unpin(std::span<const page_id> pages, completion after) {
+    for (std::size_t i = pages.size(); i-- > 0;)
+      if (pages[i] >= 0) pages_.give(pages[i], after);
   }
 
   /// Holds a page for the time of copying from it.

@@ -23,6 +23,7 @@ class cost_aware {
  public:
   explicit cost_aware(idx pages, Cost cost = {}) : queues_(pages), cost_(cost) {}
 
+  idx pages() const { return queues_.ids(); }
   void stored(page_id p, bool) { queues_.set_rank(p, 0); }
   void hit(page_id) {}
   void given(page_id p, page_id child, const page_use& use) {

@@ -10,6 +10,7 @@ class lru {
  public:
   explicit lru(idx pages) : order_(pages, 1) {}
 
+  idx pages() const { return order_.ids(); }
   void stored(page_id, bool) {}
   void hit(page_id) {}
   void given(page_id, page_id, const page_use&) {}

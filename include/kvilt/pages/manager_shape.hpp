@@ -8,12 +8,20 @@
 
 namespace kvilt::inline KVILT_ABI {
 
+/// Called where a `page_manager` is destroyed while sequences are open or prefixes pinned: how many are open, and how many
+/// pages of the first group are used.
+struct left_hook {
+  void* self = nullptr;
+  void (*call)(void* self, idx sequences, idx pages) = nullptr;
+};
+
 /// How large a `page_manager` is to be.
 struct manager_shape {
   int page_tokens = 16;
   int sequences = 1;               // open at one time
   std::vector<page_group> groups;  // the first keeps all tokens: its pages name the prefixes. A model of windows alone
                                    // puts before them a group of pages without bytes
+  left_hook on_left = {};
 };
 
 /// What an engine says of a prompt.
@@ -34,6 +42,10 @@ namespace detail {
 inline const manager_shape& checked(const manager_shape& s) {
   expects(!s.groups.empty() && s.groups[0].window == 0, "the first group keeps all tokens, and there is one");
   expects(s.page_tokens > 0, "pages of ", s.page_tokens, " tokens");
+  for (const page_group& g : s.groups) {
+    page_pool::check(g.pages);
+    group_span(g, s.page_tokens);
+  }
   expects(s.sequences >= 0, s.sequences, " sequences");
   return s;
 }

@@ -32,7 +32,7 @@ class page_cache {
              prefix_hook on_prefix = {})
       : pool_(pages, on_page),
         index_(pages, checked(page_tokens), hash),
-        eviction_(std::move(eviction)),
+        eviction_(checked(std::move(eviction), pages)),
         waits_(std::size_t(pages)),
         lately_evicted_(std::size_t(pages / 2 + 1)),
         root_of_(std::size_t(on_prefix.call ? pages : 0)),
@@ -203,6 +203,10 @@ class page_cache {
   }
 
  private:
+  static Eviction checked(Eviction eviction, idx pages) {
+    detail::expects(eviction.pages() >= pages, "a policy for ", eviction.pages(), " pages, of ", pages);
+    return eviction;
+  }
   static int checked(int page_tokens) {
     detail::expects(page_tokens > 0, "pages of ", page_tokens, " tokens");
     return page_tokens;

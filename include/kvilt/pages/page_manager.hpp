@@ -1,11 +1,7 @@
 #pragma once
 
-#include <kvilt/pages/attached_group.hpp>
-#include <kvilt/pages/manager_counters.hpp>
-#include <kvilt/pages/manager_shape.hpp>
-#include <kvilt/pages/page_cache.hpp>
-#include <kvilt/pages/sequence_pages.hpp>
-#include <kvilt/pages/sequence_slots.hpp>
+#include <kvilt/pages/managed_pages.hpp>
+#include <kvilt/pages/pinned_prefix.hpp>
 
 #include <algorithm>
 #include <span>
@@ -23,24 +19,33 @@ namespace kvilt::inline KVILT_ABI {
 /// written: `reserve` takes a page for them and says which rows to copy.
 ///
 /// Verbs that throw have changed nothing. Each takes as long as the pages that it hands out, takes back or finds, however
-/// many there are. One thread at a time.
+/// many there are, over many verbs: who hands out pages also evicts as many, and passes over those of prefixes that were
+/// cut, once for each time that one was given back. `complete` takes as long as the pages that waited; tables grow as
+/// vectors do. One thread at a time. What was moved from refuses every sequence.
 template <eviction_policy Eviction = aged_lfu, prefix_hash Hash = token_hash>
-class page_manager {
+class page_manager : detail::managed_pages<Eviction, Hash> {
+  using base = detail::managed_pages<Eviction, Hash>;
+  using base::by_page_, base::cache_, base::counts_, base::held_pages_, base::others_, base::page_tokens_,
+      base::sequences_, base::tables_, base::work_;
+  using filling = detail::filling;
+  using table = detail::named_table;
+
  public:
   /// Throws `invalid_argument` for what cannot be.
   page_manager(const manager_shape& shape, Eviction eviction, Hash hash = Hash(), prefix_hook on_prefix = {})
-      : page_tokens_(detail::checked(shape).page_tokens),
-        by_page_(page_tokens_),
-        cache_(shape.groups[0].pages, page_tokens_, std::move(eviction), hash, shape.groups[0].hook, on_prefix),
-        sequences_(shape.sequences) {
-    for (std::size_t g = 1; g < shape.groups.size(); ++g)
-      others_.emplace_back(shape.groups[g], page_tokens_, shape.groups[0].pages);
-  }
+      : base(shape, std::move(eviction), hash, on_prefix), on_left_(shape.on_left) {}
   explicit page_manager(const manager_shape& shape, Hash hash = Hash())
       : page_manager(shape, Eviction(detail::checked(shape).groups[0].pages), hash) {}
 
+  page_manager(page_manager&&) = default;
+  page_manager& operator=(page_manager&&) = default;
+  ~page_manager() {
+    const idx open = sequences_.open(), used = cache_.pool().used();
+    if (on_left_.call && (open > 0 || used > 0)) on_left_.call(on_left_.self, open, used);
+  }
+
   int page_tokens() const { return page_tokens_; }
-  int groups() const { return 1 + int(others_.size()); }
+  using base::groups;
   const page_cache<Eviction, Hash>& cache() const { return cache_; }
   Eviction& eviction() { return cache_.eviction(); }
 
@@ -101,7 +106,7 @@ class page_manager {
     const int copied = hit.tail.rows > 0 ? copy_tail(s.slot, hit.tail, moves) : 0;
     const idx length = hit.pages * page_tokens_ + copied;
     sequences_[s.slot] = filling(length, idx(q.pages.size()) * page_tokens_);
-    for (auto& o : others_) o.pass(s.slot, length, work_);
+    pass(s.slot);
     counts_.tokens += length;
     ++counts_.opened;
     cache_.count(hit, idx(prompt.size()), copied, lost);
@@ -119,7 +124,8 @@ class page_manager {
                     " tokens reserves ", tokens);
     return f.length + tokens <= f.room || grow(s.slot, tokens, moves);
   }
-  /// Tokens whose rows are computed, or will be before any work that is launched afterwards. Room is reserved.
+  /// Tokens whose rows are computed, or will be before any work that is launched afterwards. Room is reserved. Pages that
+  /// a window leaves behind are stored before: as by `store`, page tables may have others' pages in their place then.
   void append(sequence s, std::span<const token_id> tokens) {
     filling& f = sequences_.find(s);
     const idx added = idx(tokens.size());
@@ -134,23 +140,22 @@ class page_manager {
     }
     f = filling(f.length + added, f.room);
     counts_.appended += added;
-    for (auto& o : others_) o.pass(s.slot, f.length, work_);
+    pass(s.slot);
   }
   void append(sequence s, token_id token) { append(s, {&token, 1}); }
-  /// A token of each of these sequences, as a step of decoding has it; each is named once.
+  /// A token of each of these sequences, as a step of decoding has it. Throws `invalid_argument` where one is named twice
+  /// or has no room.
   void append(std::span<const sequence> each, std::span<const token_id> tokens) {
     detail::expects(each.size() == tokens.size(), each.size(), " sequences append ", tokens.size(), " tokens");
-    for (const sequence s : each) {
-      filling& f = sequences_.find(s);
-      if (f.length == f.edge) turn_page(s.slot);
-    }
+    check_step(each);
+    const bool windows = !others_.empty();
     constexpr std::size_t ahead = 16;  // NOTE: every token goes to another line, which the first level seldom has
     for (std::size_t i = 0; i < each.size(); ++i) {
       if (i + ahead < each.size()) cache_.prefetch_tokens(sequences_[each[i + ahead].slot].next);
       filling& f = sequences_[each[i].slot];
       cache_.tokens(0)[f.next] = tokens[i];
       f.advance(1);
-      for (auto& o : others_) o.pass(each[i].slot, f.length, work_);
+      if (windows) pass(each[i].slot);
     }
     counts_.appended += idx(each.size());
   }
@@ -180,7 +185,9 @@ class page_manager {
   }
 
   /// A sequence with the same tokens, in the same pages. Its parent is stored first, see there: full pages that two
-  /// sequences hold have a name. Throws `out_of_pages` when all sequences are open.
+  /// sequences hold have a name. Where the last page is partly filled, it belongs to both, and neither has room: the parent
+  /// keeps the pages that it has reserved behind it, and takes one more when it reserves again. Throws `out_of_pages` when
+  /// all sequences are open.
   sequence fork(sequence s) {
     sequences_.find(s);
     sequences_.check_free();
@@ -208,15 +215,7 @@ class page_manager {
   /// already is held in place of its own pages: returns how many entries of its page tables are other ones now.
   idx store(sequence s) {
     const idx full = length(s) / page_tokens_;
-    table& q = tables_[std::size_t(s.slot)];
-    const idx first = q.stored;
-    idx replaced =
-        cache_.store(q.end, std::span(q.pages).subspan(std::size_t(first), std::size_t(full - first)), work_);
-    for (auto& o : others_)
-      for (idx i = first; i < full; ++i) replaced += o.attach(s.slot, i, q.pages[std::size_t(i)], work_);
-    q.stored = full;
-    counts_.replaced += replaced;
-    return replaced;
+    return base::store(s.slot, full);
   }
 
   /// Ends a sequence; what it has is stored for others.
@@ -226,7 +225,7 @@ class page_manager {
   }
   /// Ends a sequence, in whatever state; what it has not stored is gone.
   void discard(sequence s) {
-    end(s);
+    finish(s);
     ++counts_.discarded;
   }
   /// Closes a sequence that is to go on later, by `open` with all its tokens. Before that `save(group, pages)` may copy
@@ -238,8 +237,37 @@ class page_manager {
     ++counts_.preempted;
   }
 
-  /// Work up to `now` may touch the pages that are given back from here on.
+  /// Keeps the full pages of a prompt that are cached or in use, though no sequence has them: as many as `open` would find
+  /// in all groups, which the result says. Until `unpin`.
+  pinned_prefix pin(std::span<const token_id> prompt, std::span<const std::uint64_t> keys = {}) {
+    pinned_prefix kept;
+    if (cache_.pool().total() == 0) return kept;
+    kept.pages_.resize(std::size_t(groups()));
+    std::vector<page_id>& named = kept.pages_[0];
+    prefix_hit hit = cache_.find(cache_.open_root(keys), prompt, named);
+    cut_to_all_groups(hit, named);
+    kept.end_ = hit.end;
+    kept.tokens_ = hit.pages * page_tokens_;
+    cache_.hold(named, false);
+    for (int g = 1; g < groups(); ++g) others_[std::size_t(g - 1)].pin(named, kept.pages_[std::size_t(g)]);
+    return kept;
+  }
+  /// Gives a prefix back that this manager pinned; it stays cached, as one that a sequence of `priority` has closed. What
+  /// was given back already is empty.
+  void unpin(pinned_prefix& kept, int priority = 0) {
+    detail::check({{}, priority});
+    if (kept.pages_.empty()) return;
+    for (int g = 1; g < groups(); ++g) others_[std::size_t(g - 1)].unpin(kept.pages_[std::size_t(g)], work_);
+    cache_.give(kept.pages_[0], priority, work_);
+    cache_.close_root(kept.end_);
+    kept = {};
+  }
+
+  /// Work up to `now` may touch the pages that are given back from here on. Throws `invalid_argument` for what is
+  /// complete, or earlier than what was launched before.
   void launched(completion now) {
+    const completion done = cache_.pool().completed();
+    detail::expects(now > done, "work up to ", now, " is launched; up to ", done, " it is complete");
     detail::expects(now >= work_, "work up to ", now, " is launched; before it was up to ", work_);
     work_ = now;
   }
@@ -250,151 +278,16 @@ class page_manager {
   }
 
  private:
-  using filling = detail::filling;
-  using table = detail::named_table;
-  static constexpr idx longest = idx(1) << 31;
+  using base::check_step, base::copy_tail, base::cut_to_all_groups, base::finish, base::grow, base::longest,
+      base::new_sequence, base::other, base::pass, base::shared, base::store_tail;
 
-  const detail::attached_group& other(int group) const {
-    detail::expects(group > 0 && group < groups(), "group ", group, "; there are 0 to ", groups() - 1);
-    return others_[std::size_t(group - 1)];
-  }
-  sequence new_sequence(int priority) {
-    const sequence s = sequences_.open(priority, [&] {
-      tables_.emplace_back();
-      for (auto& o : others_) o.add_slot();
-    });
-    tables_[std::size_t(s.slot)].pages.clear();
-    tables_[std::size_t(s.slot)].priority = priority;
-    return s;
-  }
-
-  // A prefix ends where one of the groups lacks what is needed to go on. Returns how many pages are of no use.
-  idx cut_to_all_groups(prefix_hit& hit, std::vector<page_id>& pages) const {
-    const idx usable = detail::usable(others_, pages), lost = hit.pages - usable;
-    if (lost == 0) return 0;
-    pages.resize(std::size_t(usable));
-    hit = {cache_.end_at(usable > 0 ? pages.back() : -1, hit.end), usable, {}};
-    return lost;
-  }
-
-  // A page that begins with rows of another one, where there is one to take in every group. Returns how many rows.
-  int copy_tail(int slot, const prefix_tail& tail, std::vector<page_move>& moves) {
-    for (const auto& o : others_)
-      if (o.pages().at(tail.page) < 0) return 0;
-    // NOTE: held, so that it is not the page that is evicted for the copy.
-    cache_.hold({&tail.page, 1}, true);
-    for (auto& o : others_) o.hold(o.pages().at(tail.page));
-    const table& q = tables_[std::size_t(slot)];
-    const idx place = idx(q.pages.size());
-    const bool room = free_tokens() > 0 && make_room(1);
-    if (room) {
-      extend(slot, 1);
-      std::copy_n(cache_.tokens(tail.page), tail.rows, cache_.tokens(q.pages.back()));
-      moves.push_back({0, tail.page, q.pages.back(), tail.rows});
-      for (int g = 1; g < groups(); ++g)
-        moves.push_back({g, other(g).pages().at(tail.page), other(g).table_of(slot).back(), tail.rows});
-      counts_.moves += groups();
-    }
-    for (auto& o : others_) o.release(o.pages().at(tail.page), work_);
-    cache_.give({&tail.page, 1}, q.priority, work_, place);
-    return room ? tail.rows : 0;
-  }
-
-  // Pages for `tokens` more in every group, the page that is partly filled among them where it is not the sequence's
-  // own; or none.
-  bool grow(int slot, idx tokens, std::vector<page_move>& moves) {
-    const table& q = tables_[std::size_t(slot)];
-    const idx length = sequences_[slot].length, place = by_page_.quotient(length);
-    const idx fresh = larger(by_page_.quotient(length + tokens + page_tokens_ - 1) - idx(q.pages.size()), 0);
-    const int rows = int(length - place * page_tokens_);
-    for (const auto& o : others_)
-      if (fresh + (rows > 0 && o.shared(slot, place)) > o.pages().available()) return false;
-    if (!make_room(fresh + (rows > 0 && shared(q, place)))) return false;
-    extend(slot, fresh);
-    // NOTE: last, so that nothing is evicted that is to be copied.
-    if (rows > 0) own(slot, place, rows, moves);
-    sequences_[slot] = filling(length, idx(q.pages.size()) * page_tokens_);
-    return true;
-  }
-  bool shared(const table& q, idx place) const {
-    const page_id p = q.pages[std::size_t(place)];
-    return cache_.pool().holders(p) > 1 || cache_.pool().named(p);
-  }
-  void own(int slot, idx place, int rows, std::vector<page_move>& moves) {
-    table& q = tables_[std::size_t(slot)];
-    const std::size_t before = moves.size();
-    if (shared(q, place)) {
-      page_id& p = q.pages[std::size_t(place)];
-      page_move move{0, p, -1, rows};
-      cache_.take({&move.to, 1});
-      std::copy_n(cache_.tokens(p), rows, cache_.tokens(move.to));
-      cache_.give({&p, 1}, q.priority, work_, place);
-      p = move.to;
-      moves.push_back(move);
-    }
-    for (int g = 1; g < groups(); ++g) others_[std::size_t(g - 1)].own(slot, place, rows, g, work_, moves);
-    counts_.moves += idx(moves.size() - before);
-  }
-  void turn_page(int slot) {
-    filling& f = sequences_[slot];
-    detail::expects(f.length < f.room, "sequence ", slot, " of ", f.length,
-                    " tokens appends 1; room is reserved for 0");
-    const idx place = by_page_.quotient(f.length);
-    const page_id page = tables_[std::size_t(slot)].pages[std::size_t(place)];
-    f.next = idx(page) * page_tokens_ + f.length - place * page_tokens_;
-    f.edge = std::uint32_t(smaller((place + 1) * page_tokens_, f.room));
-  }
-  // NOTE: `make_room` comes before, so that nothing here fails.
-  void extend(int slot, idx fresh) {
-    if (fresh == 0) return;
-    std::vector<page_id>& pages = tables_[std::size_t(slot)].pages;
-    pages.resize(pages.size() + std::size_t(fresh));
-    cache_.take(std::span(pages).last(std::size_t(fresh)));
-    held_pages_ += fresh;
-    if (fresh == 1)
-      cache_.prefetch_tokens(idx(pages.back()) * page_tokens_);  // of the next token, when the step is done
-    for (auto& o : others_) o.extend(slot, fresh);
-  }
-  // NOTE: what loses its name here cannot be found in the other groups either.
-  bool make_room(idx pages) {
-    return cache_.make_room(pages, [&](page_id lost) {
-      for (auto& o : others_) o.detach(lost);
-    });
-  }
-
-  // What follows on the last full page, for a text that goes on like it; others may still be writing into it.
-  void store_tail(sequence s) {
-    const table& q = tables_[std::size_t(s.slot)];
-    const int rows = int(length(s) % page_tokens_);
-    if (rows == 0 || shared(q, q.stored)) return;
-    const page_id p = q.pages[std::size_t(q.stored)];
-    if (!cache_.store_tail(q.end, p, rows)) return;
-    for (auto& o : others_) o.attach(s.slot, q.stored, p, work_);
-  }
   void store_and_end(sequence s) {
     store(s);
     store_tail(s);
-    end(s);
-  }
-  void end(sequence s) {
-    counts_.tokens -= length(s);
-    const table& q = tables_[std::size_t(s.slot)];
-    for (auto& o : others_) o.cut(s.slot, 0, work_);
-    cache_.give(q.pages, q.priority, work_);
-    cache_.close_root(q.end);
-    held_pages_ -= idx(q.pages.size());
-    sequences_.close(s.slot);
+    finish(s);
   }
 
-  int page_tokens_;
-  fast_divisor by_page_;
-  page_cache<Eviction, Hash> cache_;
-  std::vector<detail::attached_group> others_;
-  detail::sequence_slots<filling> sequences_;
-  std::vector<table> tables_;  // of each slot
-  completion work_ = 0;        // launched
-  idx held_pages_ = 0;         // in all tables
-  manager_counters counts_;    // NOTE: `tokens` but for those that were appended
+  left_hook on_left_;
 };
 
 }  // namespace kvilt::inline KVILT_ABI

@@ -3,6 +3,7 @@
 #include <kvilt/core/error.hpp>
 #include <kvilt/core/math.hpp>
 #include <kvilt/core/types.hpp>
+#include <kvilt/pages/moved_count.hpp>
 
 #include <cstdint>
 #include <deque>
@@ -49,6 +50,10 @@ class page_pool {
   static constexpr idx most_pages = (idx(1) << 31) - 256;  // lists over pages have a few ids of their own
   static constexpr idx most_holders = (idx(1) << 28) - 1;
 
+  /// Throws `invalid_argument` where no pool can have so many pages.
+  static void check(idx pages) {
+    detail::expects(pages >= 0 && pages <= most_pages, "a pool of ", pages, " pages; 0 to ", most_pages, " can be");
+  }
   /// Pages 0 to `pages` - 1, handed out from 0 up.
   explicit page_pool(idx pages, page_hook hook = {})
       : words_(std::size_t(checked(pages)), word(page_state::free, false, 0)), hook_(hook) {
@@ -58,9 +63,11 @@ class page_pool {
 
   idx total() const { return idx(words_.size()); }
   idx free() const { return idx(free_.size()); }
-  idx used() const { return total() - free() - cached_ - pending_; }
+  idx used() const { return used_; }
   idx cached() const { return cached_; }
   idx pending() const { return pending_; }
+  /// Work up to here is complete.
+  completion completed() const { return completed_; }
   page_counts counts() const { return {total(), free(), used(), cached_, pending_, most_used_}; }
 
   page_state state(page_id p) const { return state_of(at(p)); }
@@ -86,7 +93,9 @@ class page_pool {
       words_[std::size_t(p)] = word(page_state::used, false, 1);
       tell(p, page_event::taken);
     }
+    used_ += idx(pages.size());
     most_used_ = larger(most_used_, used());
+    check_counts();
   }
 
   /// One holder more of a page that is used, or that has a name and no holder.
@@ -99,9 +108,11 @@ class page_pool {
       return;
     }
     const bool waits = state_of(w) == page_state::pending;
-    --(waits ? pending_ : cached_);
+    (waits ? pending_ : cached_) -= 1;
+    used_ += 1;
     w = word(page_state::used, true, 1) | (waits ? work_bit : 0);
     most_used_ = larger(most_used_, used());
+    check_counts();
   }
 
   /// One holder less. Work up to `after` may still touch the page: without a holder it is pending until then. Returns
@@ -118,7 +129,10 @@ class page_pool {
     }
     // NOTE: of work that others left behind it is only known that it is no later than any that was named.
     const completion last = w & work_bit ? newest_ : after;
-    return last > completed_ ? defer(p, last) : settle(p);
+    used_ -= 1;
+    const page_state now = last > completed_ ? defer(p, last) : settle(p);
+    check_counts();
+    return now;
   }
 
   /// All work up to `done` is complete: pages that waited for it are free, or cached where they have a name, and then
@@ -132,8 +146,9 @@ class page_pool {
         waiting_.pop_front();
         // NOTE: whoever holds a pending page again leaves its place in the queue, which then speaks of nobody.
         if (words_[std::size_t(p)] != word(page_state::pending, named(p), batches_.front().serial)) continue;
-        --pending_;
+        pending_ -= 1;
         if (settle(p) == page_state::cached) cached(p);
+        check_counts();
       }
   }
   void complete(completion done) {
@@ -154,8 +169,9 @@ class page_pool {
     detail::expects((w & name_bit) != 0, "page ", p, " is forgotten: it has no name");
     w &= ~name_bit;
     if (state_of(w) != page_state::cached) return;
-    --cached_;
+    cached_ -= 1;
     settle(p);
+    check_counts();
   }
 
  private:
@@ -174,8 +190,14 @@ class page_pool {
   static constexpr page_state state_of(std::uint32_t w) { return page_state(w >> state_shift); }
 
   static idx checked(idx pages) {
-    detail::expects(pages >= 0 && pages <= most_pages, "a pool of ", pages, " pages; 0 to ", most_pages, " can be");
+    check(pages);
     return pages;
+  }
+  // In checked mode, after each verb: no page is lost, and none is counted twice.
+  void check_counts() const {
+    if constexpr (KVILT_IS_CHECKED)
+      detail::expects(free() + used_ + cached_ + pending_ == total(), free(), " pages are free, ", idx(used_),
+                      " used, ", idx(cached_), " cached and ", idx(pending_), " pending, of ", total());
   }
   std::uint32_t& checked_word(page_id p, const char* verb) {
     detail::expects(p >= 0 && p < total(), "page ", p, " is ", verb, "; the pool has pages 0 to ", total() - 1);
@@ -191,7 +213,7 @@ class page_pool {
       batches_.push_back({after, 0, serial_ = (serial_ + 1) & value_mask});
     ++batches_.back().pages;
     waiting_.push_back(p);
-    ++pending_;
+    pending_ += 1;
     words_[std::size_t(p)] = word(page_state::pending, words_[std::size_t(p)] & name_bit, serial_);
     return page_state::pending;
   }
@@ -201,7 +223,7 @@ class page_pool {
     const page_state s = has_name ? page_state::cached : page_state::free;
     words_[std::size_t(p)] = word(s, has_name, 0);
     if (has_name) {
-      ++cached_;
+      cached_ += 1;
     } else {
       free_.push_back(p);
       tell(p, page_event::freed);
@@ -216,7 +238,7 @@ class page_pool {
   completion newest_ = 0;  // that a page waits or waited for
   completion completed_ = 0;
   std::uint32_t serial_ = 0;
-  idx cached_ = 0, pending_ = 0, most_used_ = 0;
+  detail::moved_count<idx> used_, cached_, pending_, most_used_;
   page_hook hook_;
 };
 

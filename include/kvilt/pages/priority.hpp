@@ -36,6 +36,7 @@ class priority {
   /// The time from now on; it does not go back, and an idle page is not idle for 2^28.
   void time(std::uint32_t now) { now_ = now; }
 
+  idx pages() const { return queues_.ids(); }
   void stored(page_id p, bool) { queues_.set_rank(p, 0); }
   void hit(page_id) {}
   /// Throws `invalid_argument` for a priority that there is not.

@@ -17,6 +17,7 @@ class ranked_lists {
 
   explicit ranked_lists(idx ids) : queues_(ids, ranks), words_(std::size_t(ids)) {}
 
+  idx ids() const { return queues_.ids(); }
   int rank(page_id p) const { return int(words_[std::size_t(p)] & (ranks - 1)); }
   /// Of an id that is in no queue.
   void set_rank(page_id p, int rank) { words_[std::size_t(p)] = Word(rank); }

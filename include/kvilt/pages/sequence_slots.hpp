@@ -4,6 +4,7 @@
 #include <kvilt/core/types.hpp>
 #include <kvilt/pages/id_lists.hpp>
 #include <kvilt/pages/manager_shape.hpp>
+#include <kvilt/pages/moved_count.hpp>
 
 #include <utility>
 #include <vector>
@@ -20,7 +21,7 @@ class sequence_slots {
   idx open() const { return open_; }
   idx free() const { return most_ - open_; }
 
-  void check_free() const { expects<out_of_pages>(open_ < most_, "all ", most_, " sequences are open"); }
+  void check_free() const { expects<out_of_pages>(open_ < most_, "all ", idx(most_), " sequences are open"); }
   /// One must be free, and `priority` 0 to 7. `fresh()` is called for a slot that was never used.
   template <class Fresh>
   sequence open(int priority, Fresh&& fresh) {
@@ -32,13 +33,13 @@ class sequence_slots {
     const int slot = unused_.back();
     unused_.pop_back();
     slot_type& s = slots_[std::size_t(slot)];
-    ++open_;
+    open_ += 1;
     age_.push_back(priority, slot);
     return {slot, ++s.generation};
   }
   void close(int slot) {
     ++slots_[std::size_t(slot)].generation;
-    --open_;
+    open_ -= 1;
     age_.remove(slot);
     unused_.push_back(slot);
   }
@@ -52,6 +53,11 @@ class sequence_slots {
   KVILT_ALWAYS_INLINE State& find(sequence s) { return const_cast<State&>(std::as_const(*this).find(s)); }
   const State& operator[](int slot) const { return slots_[std::size_t(slot)].state; }
   State& operator[](int slot) { return slots_[std::size_t(slot)].state; }
+
+  template <class Visit>
+  void each(Visit&& visit) {
+    for (slot_type& s : slots_) visit(s.state);
+  }
 
   /// The one that was opened last among those of the lowest priority.
   sequence last_opened() const {
@@ -67,8 +73,8 @@ class sequence_slots {
     std::uint32_t generation = 0;  // odd while it is open
     State state;
   };
-  int most_;
-  idx open_ = 0;
+  moved_count<int> most_;  // NOTE: what was moved from has no free slot
+  moved_count<idx> open_;
   std::vector<slot_type> slots_;
   std::vector<int> unused_;
   id_lists age_;  // open slots by priority, the one opened last at the end
