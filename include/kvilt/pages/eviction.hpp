@@ -12,7 +12,8 @@ struct page_use {
   int priority = 0;     // of the user, 0 to 7: the higher, the longer it is to stay
 };
 
-/// In which order cached pages lose their names when free pages run out. It is made for `pages()`, 0 to that - 1, and hears of every page with a name:
+/// In which order cached pages lose their names when free pages run out. It is made for pages 0 to `pages()` - 1, and
+/// hears of every page with a name:
 ///
 ///     stored(p, returns)    p has a name now; `returns`: one of the same prefix was evicted lately
 ///     hit(p)                a prompt begins with it

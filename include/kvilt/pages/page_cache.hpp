@@ -138,8 +138,8 @@ class page_cache {
   /// The token number `at` of all pages is soon written.
   void prefetch_tokens(idx at) { __builtin_prefetch(index_.tokens(0) + at, 1); }
 
-  /// Names full pages that follow on `end`, which goes on over them; the caller alone holds them. Where another page is named so already, it is held
-  /// and put in the place of the caller's, which is given back. Returns how many.
+  /// Names full pages that follow on `end`, which goes on over them; the caller alone holds them. Where another page is
+  /// named so already, it is held and put in the place of the caller's, which is given back. Returns how many.
   idx store(prefix_end& end, std::span<page_id> pages, completion after = 0) {
     idx replaced = 0;
     std::size_t at = 0;
