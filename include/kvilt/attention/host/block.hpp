@@ -44,8 +44,7 @@ class host_block {
         v_dim_(view.v_dim()),
         q_stride_(round_up(view.k_dim(), host_tile::vector)),
         arena_(scratch),
-        integers_(arena_.bytes(host_tile::tokens, host_tile::integer_numbers)),
-        softmax_(kernels, v_dim_, arena_, integers_) {
+        softmax_(kernels, v_dim_, arena_) {
     q_ = arena_.floats(host_tile::rows, q_stride_);
     q_turned_ = arena_.floats(host_tile::rows, q_stride_);
     q_codes_ = reinterpret_cast<std::int16_t*>(arena_.bytes(host_tile::rows, q_stride_ * idx(sizeof(std::int16_t))));
@@ -343,7 +342,6 @@ class host_block {
   float q_sum_[host_tile::rows];
 
   host_arena arena_;
-  unsigned char* integers_;
   tile_softmax softmax_;
   row_states total_;  // of the leaves before
 

@@ -27,8 +27,8 @@ class host_arena {
 /// up. Values may lie in several ways within one tile, as 16-bit sinks before a body do.
 class tile_softmax {
  public:
-  tile_softmax(const host_kernels& kernels, int v_dim, host_arena& arena, unsigned char* integers)
-      : kernels_(kernels), v_dim_(v_dim), integers_(integers) {
+  tile_softmax(const host_kernels& kernels, int v_dim, host_arena& arena)
+      : kernels_(kernels), v_dim_(v_dim), integers_(arena.bytes(host_tile::tokens, host_tile::integer_numbers)) {
     scores_ = arena.floats(host_tile::rows, host_tile::tokens);
     weights_ = arena.floats(host_tile::rows, host_tile::tokens);
     state_ = arena.states(host_tile::rows, v_dim);
@@ -120,9 +120,9 @@ class tile_softmax {
   std::uint64_t live_ = 0;
   tile_side values_;
   value_part part_[most_parts];
-  unsigned char* integers_;
-  float* scores_;   // [rows][tokens], then weights
-  float* weights_;  // [rows][tokens], times scales
+  unsigned char* integers_;  // for kernels of integer values
+  float* scores_;            // [rows][tokens], then weights
+  float* weights_;           // [rows][tokens], times scales
   row_states state_;
   float* next_;  // [rows][stride], takes turns with state_.out
   float factor_[host_tile::rows];
