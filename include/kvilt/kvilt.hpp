@@ -17,6 +17,8 @@
 #include <kvilt/cache/cache.hpp>
 #include <kvilt/cache/cache_set.hpp>
 #include <kvilt/cache/copy_rows.hpp>
+#include <kvilt/cache/device_step.hpp>
+#include <kvilt/cache/device_tile.hpp>
 #include <kvilt/cache/dispatch.hpp>
 #include <kvilt/cache/foreign.hpp>
 #include <kvilt/cache/keep_path.hpp>

@@ -31,8 +31,8 @@ class attention {
   /// `merge_sink` adds it). Throws `invalid_argument` before anything is written.
   /// A query's bits depend on what it sees alone: not on pages, neighbours, the step's split or the number of workers.
   /// Where it runs is `exec`'s choice: each backend has its `run_attention`.
-  template <class Exec, kv_view View, class Q, class Out>
-  void operator()(const Exec& exec, const View& view, const step& s, rows<Q> q, rows<Out> out,
+  template <class Exec, kv_view View, class Step, class Q, class Out>
+  void operator()(const Exec& exec, const View& view, const Step& s, rows<Q> q, rows<Out> out,
                   natural_lse lse = {}) const {
     run_attention(exec, *this, view, s, q, out, lse);
   }

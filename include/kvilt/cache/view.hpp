@@ -96,4 +96,8 @@ concept kv_view = std::is_trivially_copyable_v<V> && requires(const V v) {
 template <class V>
 concept host_view = kv_view<V> && V::space == memory_space::host;
 
+/// A view that the verbs of a GPU may be given.
+template <class V>
+concept device_view = kv_view<V> && V::space == memory_space::device;
+
 }  // namespace kvilt::inline KVILT_ABI

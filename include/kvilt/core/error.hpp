@@ -24,8 +24,13 @@ struct out_of_pages : error {
   using error::error;
 };
 
+/// CUDA refused a call; the message says which, and CUDA's reason.
+struct device_error : error {
+  using error::error;
+};
+
 /// What an error is about, for engines that hear of it through KVILT_RAISE.
-enum class error_kind : unsigned char { invalid_argument, out_of_pages };
+enum class error_kind : unsigned char { invalid_argument, out_of_pages, device_error };
 
 }  // namespace kvilt::inline KVILT_ABI
 
@@ -46,7 +51,9 @@ template <class Error>
 [[noreturn]] inline void raise(const std::string& what) {
   const std::string message = error_prefix + what;
 #if defined(KVILT_RAISE)
-  ::KVILT_RAISE(std::is_same_v<Error, out_of_pages> ? error_kind::out_of_pages : error_kind::invalid_argument,
+  ::KVILT_RAISE(std::is_same_v<Error, out_of_pages>   ? error_kind::out_of_pages
+                : std::is_same_v<Error, device_error> ? error_kind::device_error
+                                                      : error_kind::invalid_argument,
                 message.c_str());
 #endif
 #if defined(__cpp_exceptions)

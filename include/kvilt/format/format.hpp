@@ -28,6 +28,25 @@ enum class code_kind : unsigned char {
   u4  // two to a byte, the even number's in the low half
 };
 
+namespace detail {
+
+/// Bits of one code.
+KVILT_HD constexpr int bits_of(code_kind kind) {
+  switch (kind) {
+    case code_kind::fp32:
+      return 32;
+    case code_kind::fp16:
+    case code_kind::bf16:
+      return 16;
+    case code_kind::u4:
+      return 4;
+    default:
+      return 8;
+  }
+}
+
+}  // namespace detail
+
 /// What the params of a row are.
 enum class param_kind : unsigned char {
   none,        // scale 1

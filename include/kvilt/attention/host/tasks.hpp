@@ -48,20 +48,6 @@ KVILT_ALWAYS_INLINE void fetch_ahead(const unsigned char* const* rows, int t, in
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(rows[t]) + std::uintptr_t(byte)), 0,
                      2);
 }
-constexpr int bits_of(code_kind kind) {
-  switch (kind) {
-    case code_kind::fp32:
-      return 32;
-    case code_kind::fp16:
-    case code_kind::bf16:
-      return 16;
-    case code_kind::u4:
-      return 4;
-    default:
-      return 8;
-  }
-}
-
 /// Scales and zeros of a tile's rows, [tokens of a tile] each.
 struct row_params {
   const float* scale = nullptr;

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <kvilt/cache/step.hpp>
+#include <kvilt/cache/view.hpp>
+
+namespace kvilt::inline KVILT_ABI {
+namespace detail {
+
+/// How the device's attention over a view is cut. A unit is up to `rows` query rows of one sequence and `heads` KV heads;
+/// a team of `heads` warps, one for each of these, walks the unit's keys `tokens` at a time. All units' steps lie on one
+/// line, of which every team has an equal share.
+struct work_shape {
+  static constexpr int tokens = 16;      // keys of one step
+  static constexpr int most_rows = 32;   // query rows of a unit
+  static constexpr int most_warps = 8;   // of a block
+  static constexpr int most_stages = 6;  // steps of a warp that are on their way at once
+
+  int rows = 0;    // query rows of a unit: 8, 16 or 32
+  int heads = 0;   // KV heads of a unit, and warps of a team
+  int warps = 0;   // of a block
+  int stages = 0;  // steps of a warp that are on their way at once
+  int blocks = 0;  // one for each multiprocessor
+  int kv_heads = 0;
+  int group = 0;  // query heads of a KV head
+
+  KVILT_HD constexpr int teams() const { return blocks * (warps / heads); }
+  KVILT_HD constexpr idx row_blocks(int queries) const { return ceil_div(idx(queries) * group, rows); }
+  KVILT_HD constexpr idx units(int queries) const { return row_blocks(queries) * (kv_heads / heads); }
+  /// The first step of a team's share of a line of `steps` steps.
+  KVILT_HD constexpr idx share(idx steps, idx team) const { return steps * team / teams(); }
+};
+
+/// What is planned once a step, in device memory.
+struct work_plan {
+  work_shape shape;
+  const idx* line = nullptr;        // [size + 1]: where each sequence's steps begin on the line
+  const int* steps = nullptr;       // [size]: of one of its units
+  const int* first_item = nullptr;  // [teams]: the sequence in which a team's share begins
+  const int* split = nullptr;       // [1 + teams]: how many units several teams have, and the first team of each
+};
+
+/// Steps over one segment of a sequence. NOTE: steps begin at multiples of their tokens among the slots, so that they
+/// do not straddle pages of as many.
+template <kv_segment Segment>
+KVILT_HD int head_steps(const Segment& seg, const lengths& n, int sequence, int head) {
+  const idx count = seg.retention.count(n, sequence, head);
+  if (count <= 0) return 0;
+  const idx skipped = seg.retention.at(n, sequence, head, 0).slot % work_shape::tokens;
+  return int(ceil_div(skipped + count, work_shape::tokens));
+}
+/// The most of any KV head.
+template <kv_segment Segment>
+KVILT_HD int segment_steps(const Segment& seg, const lengths& n, int sequence, int kv_heads) {
+  constexpr bool alike = requires {
+    Segment::retention_type::slides;
+  };  // an interval keeps the same of every head
+  int most = head_steps(seg, n, sequence, 0);
+  for (int head = 1; !alike && head < kv_heads; ++head) {
+    const int steps = head_steps(seg, n, sequence, head);
+    most = steps > most ? steps : most;
+  }
+  return most;
+}
+
+}  // namespace detail
+
+/// One forward pass of a batch whose lengths are in device memory: what `step` is to the host's verbs. Planned once, used
+/// by every layer; what the host knows of it are upper bounds, so that a captured graph stays right as sequences grow,
+/// shrink and end. Refers to the workspace it was planned in.
+struct device_step {
+  const step_item* items = nullptr;  // [size], device
+  int size = 0;                      // sequences, padding included
+  idx q_rows = 0;                    // of all items together, at most
+  idx kv_rows = 0;
+  int most_queries = 0;  // of one sequence, at most
+  int most_new_tokens = 0;
+  int q_heads = 0;                      // that attention's work is planned for
+  const idx* rope_positions = nullptr;  // [kv_rows], device, or null: positions in the text
+  detail::work_plan work;
+  unsigned char* scratch = nullptr;  // partial results
+  std::size_t scratch_bytes = 0;
+  std::uint64_t serial = 0;  // of the owner that planned it; 0: an engine's own
+};
+
+/// What an engine that owns its memory says of a batch: arrays in device memory, read when the step is planned and at
+/// every replay of a graph in which it was, and what the host knows: upper bounds.
+struct device_batch {
+  int size = 0;                         // sequences, padding included
+  const int* sequences = nullptr;       // [size]: rows of the view's tables; negative: padding
+  const int* length_before = nullptr;   // [size]: tokens in the cache before the step
+  const int* new_tokens = nullptr;      // [size]; 0 is legal
+  const int* queries = nullptr;         // [size], or null: as many as new tokens
+  const idx* rope_positions = nullptr;  // [new tokens], or null: positions in the text
+  int most_new_tokens = 1;              // of one sequence, at most
+  int most_queries = 1;
+  idx kv_rows = 0;  // new tokens of all sequences, at most; 0: size x most_new_tokens
+  idx q_rows = 0;   // 0: size x most_queries
+  int q_heads = 0;
+};
+
+}  // namespace kvilt::inline KVILT_ABI

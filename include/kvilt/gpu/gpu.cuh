@@ -1,0 +1,91 @@
+#pragma once
+
+#include <kvilt/core/error.hpp>
+#include <kvilt/core/types.hpp>
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <string>
+
+namespace kvilt::inline KVILT_ABI {
+
+/// The device backend, where `host` stands in the host's verbs: a stream of the current device. A `cudaStream_t` is one.
+class gpu {
+ public:
+  gpu(cudaStream_t stream = nullptr) : stream_(stream) {}
+
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  cudaStream_t stream_;
+};
+
+namespace detail {
+
+/// Throws `device_error` with what was tried and CUDA's own words.
+inline void check_cuda(cudaError_t status, const char* what) {
+  expects<device_error>(status == cudaSuccess, what, ": ", cudaGetErrorString(status));
+}
+
+/// What decides the shape of a launch, of the current device.
+struct device_limits {
+  int processors = 0;    // multiprocessors
+  int shared_bytes = 0;  // of one block, at most, asked for
+  int compute_major = 0;
+
+  static device_limits current() {
+    int device = 0;
+    check_cuda(cudaGetDevice(&device), "which device is current");
+    const auto get = [&](cudaDeviceAttr what) {
+      int value = 0;
+      check_cuda(cudaDeviceGetAttribute(&value, what, device), "an attribute of the current device");
+      return value;
+    };
+    device_limits limits;
+    limits.processors = get(cudaDevAttrMultiProcessorCount);
+    limits.shared_bytes = get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    limits.compute_major = get(cudaDevAttrComputeCapabilityMajor);
+    return limits;
+  }
+};
+
+/// Launches `kernel`. With `overlapped` it may start while the kernel before it in the stream still runs, and must call
+/// `cudaGridDependencySynchronize` before it touches what that kernel writes; nothing but time is different on devices
+/// that do not overlap kernels.
+template <class... Parameters, class... Arguments>
+void launch(const gpu& exec, void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
+            bool overlapped, const Arguments&... arguments) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (shared_bytes > 48 * 1024)
+    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    int(shared_bytes)),
+               "shared memory for a kernel");
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = exec.stream();
+  config.attrs = &attribute;
+  config.numAttrs = overlapped ? 1 : 0;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "the launch of a kernel");
+}
+
+/// In a kernel that was launched `overlapped`: what the kernels before it wrote is there after this.
+__device__ inline void wait_for_earlier_kernels() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// The next kernel may start. NOTE: after `wait_for_earlier_kernels`, so that all but one kernel before any are complete.
+__device__ inline void let_next_kernel_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace detail
+}  // namespace kvilt::inline KVILT_ABI

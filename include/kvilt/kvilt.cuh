@@ -1,0 +1,8 @@
+#pragma once
+
+/// \file
+/// Everything: what kvilt.hpp has, and the same verbs on a GPU. Needs nvcc.
+
+#include <kvilt/cache/plan.cuh>
+#include <kvilt/gpu/gpu.cuh>
+#include <kvilt/kvilt.hpp>
