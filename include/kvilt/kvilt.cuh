@@ -3,6 +3,7 @@
 /// \file
 /// Everything: what kvilt.hpp has, and the same verbs on a GPU. Needs nvcc.
 
+#include <kvilt/attention/attend.cuh>
 #include <kvilt/cache/plan.cuh>
 #include <kvilt/gpu/gpu.cuh>
 #include <kvilt/kvilt.hpp>

@@ -10,15 +10,15 @@ namespace detail {
 /// a team of `heads` warps, one for each of these, walks the unit's keys `tokens` at a time. All units' steps lie on one
 /// line, of which every team has an equal share.
 struct work_shape {
-  static constexpr int tokens = 16;      // keys of one step
-  static constexpr int most_rows = 32;   // query rows of a unit
-  static constexpr int most_warps = 8;   // of a block
-  static constexpr int most_stages = 6;  // steps of a warp that are on their way at once
+  static constexpr int tokens = 16;              // keys of one step
+  static constexpr int most_rows = 32;           // query rows of a unit
+  static constexpr int most_warps = 8;           // of a block
+  static constexpr int most_stages = 6;          // steps of a warp that are on their way at once
+  static constexpr int most_query_bytes = 8192;  // of a warp in shared memory
 
   int rows = 0;    // query rows of a unit: 8, 16 or 32
   int heads = 0;   // KV heads of a unit, and warps of a team
   int warps = 0;   // of a block
-  int stages = 0;  // steps of a warp that are on their way at once
   int blocks = 0;  // one for each multiprocessor
   int kv_heads = 0;
   int group = 0;  // query heads of a KV head
@@ -33,6 +33,7 @@ struct work_shape {
 /// What is planned once a step, in device memory.
 struct work_plan {
   work_shape shape;
+  int size = 0;                     // sequences
   const idx* line = nullptr;        // [size + 1]: where each sequence's steps begin on the line
   const int* steps = nullptr;       // [size]: of one of its units
   const int* first_item = nullptr;  // [teams]: the sequence in which a team's share begins

@@ -25,12 +25,21 @@ consteval int tile_bits() {
     return 16;
 }
 
+/// Has every record params of its own?
+template <kv_format F>
+consteval bool params_of_records() {
+  if constexpr (multiplied_as_codes<F>())
+    return F::plain.params == param_kind::scale16 || F::plain.params == param_kind::scale_zero;
+  else
+    return false;
+}
+
 /// Dims for which kernels are compiled: a format's own, or the next of these where it is known at run time.
 inline constexpr int dim_steps[] = {64, 128, 256};
 inline constexpr int longest_device_row = 256;
 
 template <kv_format F>
-constexpr int padded_dim(int step) {
+KVILT_HD constexpr int padded_dim(int step) {
   return static_dim<F>() == dynamic ? step : static_dim<F>();
 }
 /// The step for a view's rows; 0 where every dim is fixed.
@@ -48,6 +57,9 @@ constexpr int dim_step(const View& view) {
   return longest_device_row;
 }
 
+/// Floats that go with a row of queries or results.
+inline constexpr int device_row_notes = 4;
+
 /// A segment's tiles of `work_shape::tokens` rows. Rows are multiples of 64 bytes apart; their last chunks may be
 /// padding, which is zero.
 template <kv_segment Segment>
@@ -56,43 +68,54 @@ struct device_tile {
   using v_format = typename Segment::v_format;
   static constexpr bool k_codes = multiplied_as_codes<k_format>(), v_codes = multiplied_as_codes<v_format>();
   static constexpr int tokens = 16;
-  /// Beside codes: params of K and V, positions, and which tokens are alive.
-  static constexpr int notes = 256;
+  static constexpr bool k_params = params_of_records<k_format>(), v_params = params_of_records<v_format>();
+  /// Beside codes: positions, which tokens are alive, and params of K and V.
+  static constexpr int notes = k_params || v_params ? 208 : 80;
 
-  static constexpr int pitch(int dim, int bits) { return int(round_up(idx(dim) * bits / 8, 64)); }
-  static constexpr int k_pitch(int step) { return pitch(padded_dim<k_format>(step), tile_bits<k_format>()); }
-  static constexpr int v_pitch(int step) { return pitch(padded_dim<v_format>(step), tile_bits<v_format>()); }
+  KVILT_HD static constexpr int pitch(int dim, int bits) { return int(round_up(idx(dim) * bits / 8, 64)); }
+  KVILT_HD static constexpr int k_pitch(int step) { return pitch(padded_dim<k_format>(step), tile_bits<k_format>()); }
+  KVILT_HD static constexpr int v_pitch(int step) { return pitch(padded_dim<v_format>(step), tile_bits<v_format>()); }
   /// Bytes of a step on its way.
-  static constexpr int stage_bytes(int step) {
+  KVILT_HD static constexpr int stage_bytes(int step) {
     return notes + tokens * ((k_codes ? k_pitch(step) : 0) + (v_codes ? v_pitch(step) : 0));
   }
   /// Bytes of the tiles into which rows are decoded.
-  static constexpr int decoded_bytes(int step) {
+  KVILT_HD static constexpr int decoded_bytes(int step) {
     return tokens * ((k_codes ? 0 : 2 * k_pitch(step)) + (v_codes ? 0 : 2 * v_pitch(step)));
   }
-  /// Bytes of eight rows of floats, of queries or of results.
-  static constexpr int rows_bytes(int step) {
+  /// Floats from one row of queries or results to the next, notes of it included.
+  KVILT_HD static constexpr int row_stride(int step) {
     const int k = padded_dim<k_format>(step), v = padded_dim<v_format>(step);
-    return 8 * int(sizeof(float)) * int(round_up(k > v ? k : v, 32));
+    return int(round_up(k > v ? k : v, 32)) + device_row_notes;
   }
+  /// Bytes of eight of them.
+  KVILT_HD static constexpr int rows_bytes(int step) { return 8 * int(sizeof(float)) * row_stride(step); }
 };
 
-/// The most of all segments.
+/// Shared memory of a warp: of a step on its way, of rows that are decoded, and of eight rows of floats. The most that
+/// any segment needs.
 struct warp_bytes {
+  static constexpr int state = 96;  // of the loader
   int stage = 0, decoded = 0, rows = 0;
 
   template <kv_view View>
-  static constexpr warp_bytes of(const View& view, int step) {
+  KVILT_HD static constexpr warp_bytes of(int step) {
+    return of_segments(step, static_cast<const View*>(nullptr));
+  }
+  /// `queries`: of those that are kept in shared memory.
+  KVILT_HD constexpr int total(int stages, int queries) const {
+    return state + rows + queries + decoded + stages * stage;
+  }
+
+ private:
+  template <memory_space Space, class... Segments>
+  KVILT_HD static constexpr warp_bytes of_segments(int step, const view<Space, Segments...>*) {
     warp_bytes most;
-    view.each([&](const auto& seg) {
-      using tile = device_tile<std::remove_cvref_t<decltype(seg)>>;
-      most.stage = most.stage > tile::stage_bytes(step) ? most.stage : tile::stage_bytes(step);
-      most.decoded = most.decoded > tile::decoded_bytes(step) ? most.decoded : tile::decoded_bytes(step);
-      most.rows = most.rows > tile::rows_bytes(step) ? most.rows : tile::rows_bytes(step);
-    });
+    ((most.stage = int(larger(most.stage, device_tile<Segments>::stage_bytes(step)))), ...);
+    ((most.decoded = int(larger(most.decoded, device_tile<Segments>::decoded_bytes(step)))), ...);
+    ((most.rows = int(larger(most.rows, device_tile<Segments>::rows_bytes(step)))), ...);
     return most;
   }
-  constexpr int total(int stages) const { return stages * stage + decoded + rows; }
 };
 
 }  // namespace kvilt::inline KVILT_ABI::detail

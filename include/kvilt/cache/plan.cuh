@@ -27,18 +27,17 @@ work_shape shape_of_work(const View& view, const device_limits& limits, int q_he
   expects(most_queries >= 0, "a step of ", most_queries, " queries a sequence; that may not be negative");
   expects(view.k_dim() <= longest_device_row && view.v_dim() <= longest_device_row, "rows have ", view.k_dim(), " and ",
           view.v_dim(), " numbers; attention on the device takes up to ", longest_device_row);
-  const warp_bytes bytes = warp_bytes::of(view, dim_step(view));
+  const warp_bytes bytes = warp_bytes::of<View>(dim_step(view));
   work_shape shape;
   shape.kv_heads = view.kv_heads();
   shape.group = q_heads / view.kv_heads();
   const idx rows = idx(most_queries) * shape.group;
   shape.rows = rows <= 8 ? 8 : rows <= 16 || view.k_dim() > 128 || view.v_dim() > 128 ? 16 : work_shape::most_rows;
   shape.warps = work_shape::most_warps;
-  while (shape.warps > 1 && shape.warps * bytes.total(2) > limits.shared_bytes) shape.warps /= 2;
-  shape.stages = work_shape::most_stages;
-  while (shape.stages > 2 && shape.warps * bytes.total(shape.stages) > limits.shared_bytes) --shape.stages;
-  expects(shape.warps * bytes.total(shape.stages) <= limits.shared_bytes, "a block needs ", bytes.total(2),
-          " bytes of shared memory; the device has ", limits.shared_bytes);
+  const int need = bytes.total(2, shape.rows > 8 || view.k_dim() > 128 ? work_shape::most_query_bytes : 0);
+  while (shape.warps > 1 && shape.warps * need > limits.shared_bytes) shape.warps /= 2;
+  expects(shape.warps * need <= limits.shared_bytes, "a warp needs ", need, " bytes of shared memory; the device has ",
+          limits.shared_bytes);
   shape.heads = team_heads(shape.kv_heads, shape.warps);
   shape.blocks = limits.processors;
   return shape;
@@ -85,8 +84,12 @@ device_step place_device_step(const View& view, int size, int q_heads, int most_
   s.size = size;
   s.most_queries = most_queries;
   s.q_heads = q_heads;
-  s.work = {shape, reinterpret_cast<const idx*>(base + at.line), reinterpret_cast<const int*>(base + at.steps),
-            reinterpret_cast<const int*>(base + at.first_item), reinterpret_cast<const int*>(base + at.split)};
+  s.work = {shape,
+            size,
+            reinterpret_cast<const idx*>(base + at.line),
+            reinterpret_cast<const int*>(base + at.steps),
+            reinterpret_cast<const int*>(base + at.first_item),
+            reinterpret_cast<const int*>(base + at.split)};
   s.scratch = base + at.pieces;
   s.scratch_bytes = workspace.size() - skip - std::size_t(at.pieces);
   return s;

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <kvilt/attention/attend.hpp>
+#include <kvilt/attention/gpu/kernels.cuh>
+#include <kvilt/cache/plan.cuh>
+
+namespace kvilt::inline KVILT_ABI {
+namespace detail {
+
+/// Kernels copy 16 bytes at a time.
+inline void check_alignment(const char* what, const plane& p, int bytes) {
+  const auto base = reinterpret_cast<std::uintptr_t>(p.base);
+  expects(base % std::uintptr_t(bytes) == 0 && p.page_stride % bytes == 0 && p.head_stride % bytes == 0 &&
+              p.record_stride % bytes == 0,
+          what, " begin at byte ", base % 256, " of a line, and pages are ", p.page_stride, ", heads ", p.head_stride,
+          " and records ", p.record_stride, " bytes apart; multiples of ", bytes, " are needed");
+}
+template <kv_format F>
+void check_planes(const char* which, const F&, const plane& codes, const plane& params) {
+  if constexpr (multiplied_as_codes<F>()) {
+    check_alignment(which, codes, 16);
+    if constexpr (F::plain.params == param_kind::scale16) check_alignment("scales", params, 2);
+    if constexpr (F::plain.params == param_kind::scale_zero || F::plain.params == param_kind::scale32)
+      check_alignment("scales and zeros", params, 4);
+  }
+}
+
+template <class View, class Q, class Out>
+void check_attention(const View& view, const device_step& s, const rows<Q>& q, const rows<Out>& out, natural_lse lse) {
+  check_view(view);
+  expects(q.dim == view.k_dim(), "rows of Q have ", q.dim, " numbers; the cache's keys have ", view.k_dim());
+  check_memory(q.data, s.q_rows, "Q of ", s.q_rows, " rows");
+  expects(q.heads == s.q_heads, "Q has ", q.heads, " heads; the step is planned for ", s.q_heads);
+  expects(s.work.shape.kv_heads == view.kv_heads(), "the step is planned for ", s.work.shape.kv_heads,
+          " KV heads; the view has ", view.kv_heads());
+  expects(out.heads == q.heads && out.dim == view.v_dim(), "the output has ", out.heads, " heads of ", out.dim,
+          " numbers; Q has ", q.heads, " and the cache's values ", view.v_dim());
+  check_memory(out.data, s.q_rows, "the output of ", s.q_rows, " rows");
+  check_written("rows of the output", out, s.q_rows);
+  if (lse) check_written(lse, s.q_rows, q.heads);
+  const idx need = pieces_bytes(s.work.shape, view.v_dim());
+  expects(s.scratch != nullptr && idx(s.scratch_bytes) >= need, "the step's workspace leaves ", s.scratch_bytes,
+          " bytes for partial results of ", view.v_dim(), " numbers; ", need, " are needed: see workspace_bytes");
+  const work_shape shape = shape_of_work(view, device_limits::current(), q.heads, s.most_queries);
+  expects(shape.rows == s.work.shape.rows && shape.warps == s.work.shape.warps && shape.blocks == s.work.shape.blocks,
+          "the step is planned for ", s.work.shape.blocks, " blocks of ", s.work.shape.warps,
+          " warps; for this view on this device they would be ", shape.blocks, " and ", shape.warps);
+  view.each([&](const auto& seg) {
+    check_planes("keys", seg.k, seg.planes.k_codes, seg.planes.k_params);
+    check_planes("values", seg.v, seg.planes.v_codes, seg.planes.v_params);
+  });
+}
+
+template <int DimStep, int Groups, class Task>
+void launch_groups(const gpu& exec, const Task& task) {
+  using attention = warp_attention<Task, DimStep, Groups>;
+  const work_shape& shape = task.work.shape;
+  const int room = device_limits::current().shared_bytes / shape.warps;
+  int stages = work_shape::most_stages;
+  while (stages > 2 && attention::memory_bytes(stages) > room) --stages;
+  expects(attention::memory_bytes(stages) <= room, "a warp needs ", attention::memory_bytes(stages),
+          " bytes of shared memory; the device has ", room);
+  launch(exec, attend_kernel<Task, DimStep, Groups>, dim3(unsigned(shape.blocks)), dim3(unsigned(32 * shape.warps)),
+         std::size_t(shape.warps * attention::memory_bytes(stages)), true, task, stages);
+}
+
+template <int DimStep, class Task>
+void launch_attention(const gpu& exec, const Task& task) {
+  constexpr int most = most_groups<Task, DimStep>();
+  const int groups = task.work.shape.rows / 8 < most ? task.work.shape.rows / 8 : most;
+  if constexpr (most >= 4)
+    if (groups == 4) return launch_groups<DimStep, 4>(exec, task);
+  if constexpr (most >= 2)
+    if (groups == 2) return launch_groups<DimStep, 2>(exec, task);
+  launch_groups<DimStep, 1>(exec, task);
+}
+
+/// For the dims that are known when compiled, or the step that those of run time fit.
+template <class Task>
+void launch_attention_of_dims(const gpu& exec, const Task& task) {
+  using view_type = typename Task::view_type;
+  constexpr bool fixed = []<memory_space Space, class... Segments>(const view<Space, Segments...>*) {
+    return ((static_dim<typename Segments::k_format>() != dynamic &&
+             static_dim<typename Segments::v_format>() != dynamic) &&
+            ...);
+  }
+  (static_cast<const view_type*>(nullptr));
+  if constexpr (fixed) {
+    launch_attention<0>(exec, task);
+  } else {
+    const int step = dim_step(task.view);
+    if (step == dim_steps[0])
+      launch_attention<dim_steps[0]>(exec, task);
+    else if (step == dim_steps[1])
+      launch_attention<dim_steps[1]>(exec, task);
+    else
+      launch_attention<dim_steps[2]>(exec, task);
+  }
+}
+
+}  // namespace detail
+
+/// Attention on a GPU: two kernels, nothing waited for. Bits are the same from run to run; they depend on how the
+/// step's work is shared out, so on its neighbours.
+template <class Variant, class Positions, device_view View, class Q, class Out>
+void run_attention(const gpu& exec, const attention<Variant, Positions>& a, const View& view, const device_step& s,
+                   rows<Q> q, rows<Out> out, natural_lse lse) {
+  static_assert(!std::is_same_v<Positions, rope_on_read>, "kvilt: RoPE on read has no kernel on the GPU");
+  detail::check_attention(view, s, q, out, lse);
+  detail::expects(std::isfinite(a.scale(view.k_dim())), "scores are scaled by ", a.scale(view.k_dim()),
+                  "; a finite number is needed");
+  if (s.size == 0 || s.q_rows == 0) return;
+  using query = std::remove_const_t<Q>;
+  const detail::device_attention<View, Variant, Positions, query, Out> task{
+      view,
+      a.variant(),
+      a.positions(),
+      a.scale(view.k_dim()),
+      {q.data, q.token_stride, q.head_stride, q.heads, q.dim},
+      out,
+      lse,
+      s.items,
+      s.work,
+      reinterpret_cast<float*>(s.scratch)};
+  detail::launch_attention_of_dims(exec, task);
+  detail::launch(exec, detail::merge_kernel<std::remove_const_t<decltype(task)>>,
+                 dim3(2 * unsigned(s.work.shape.blocks)), dim3(32 * detail::merge_warps), 0, true, task);
+}
+
+}  // namespace kvilt::inline KVILT_ABI
