@@ -23,14 +23,15 @@ class table : public benchmark::BenchmarkReporter {
     const char* format = nullptr;  // of a counter; null: a word of the label
   };
 
-  /// ending: what every line of the file ends with; empty path: no file. Throws where it cannot be written.
-  table(std::vector<column> columns, const std::string& path, std::string ending)
+  /// ending: what every line of the file ends with, date, machine and commit; empty path: no file. Throws where it cannot
+  /// be written.
+  table(std::vector<column> columns, const std::string& path, std::string ending, const char* machine = "cpu")
       : columns_(std::move(columns)), ending_(std::move(ending)) {
     if (path.empty()) return;
     csv_.open(path);
     if (!csv_) throw std::runtime_error("cannot write " + path);
     for (const column& c : columns_) csv_ << c.name << ',';
-    csv_ << "date,cpu,commit\n";
+    csv_ << "date," << machine << ",commit\n";
   }
 
   bool ReportContext(const Context&) override {

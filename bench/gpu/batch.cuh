@@ -1,0 +1,50 @@
+#pragma once
+
+#include "device.cuh"
+
+#include <kvilt/cache/plan.cuh>
+
+#include <numeric>
+#include <span>
+#include <vector>
+
+namespace bench {
+
+/// A step of sequences that are alike, each `length` tokens long before it, planned on the device.
+class device_plan {
+ public:
+  template <class View>
+  device_plan(const stream& on, const View& view, int sequences, idx length, int new_tokens, int q_heads)
+      : sequences_(numbered(sequences)),
+        lengths_(std::vector<int>(std::size_t(sequences), int(length))),
+        new_tokens_(std::vector<int>(std::size_t(sequences), new_tokens)),
+        workspace_(idx(kvilt::workspace_bytes(on, view, sequences, q_heads, new_tokens))) {
+    batch_.size = sequences, batch_.q_heads = q_heads;
+    batch_.sequences = sequences_.data(), batch_.length_before = lengths_.data();
+    batch_.new_tokens = new_tokens_.data();
+    batch_.most_new_tokens = batch_.most_queries = new_tokens;
+    workspace_.fill(0xff);
+    again(on, view);
+  }
+
+  /// Plans once more, as at the beginning of every step.
+  template <class View>
+  void again(const kvilt::gpu& exec, const View& view) {
+    step_ = kvilt::plan(exec, view, batch_, std::span(workspace_.data(), workspace_.bytes()));
+  }
+  const kvilt::device_step& step() const { return step_; }
+
+ private:
+  static std::vector<int> numbered(int count) {
+    std::vector<int> numbers(std::size_t(count), 0);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    return numbers;
+  }
+
+  device_array<int> sequences_, lengths_, new_tokens_;
+  device_array<unsigned char> workspace_;
+  kvilt::device_batch batch_;
+  kvilt::device_step step_;
+};
+
+}  // namespace bench
