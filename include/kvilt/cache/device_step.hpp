@@ -26,18 +26,36 @@ struct work_shape {
   KVILT_HD constexpr int teams() const { return blocks * (warps / heads); }
   KVILT_HD constexpr idx row_blocks(int queries) const { return ceil_div(idx(queries) * group, rows); }
   KVILT_HD constexpr idx units(int queries) const { return row_blocks(queries) * (kv_heads / heads); }
-  /// The first step of a team's share of a line of `steps` steps.
-  KVILT_HD constexpr idx share(idx steps, idx team) const { return steps * team / teams(); }
+};
+
+/// Equal shares of a line: every team has `each` steps, and the first `longer` of them one more.
+struct line_shares {
+  idx steps = 0, each = 0, longer = 0;
+
+  constexpr line_shares() = default;
+  KVILT_HD constexpr line_shares(idx all, int teams) : steps(all), each(all / teams), longer(all % teams) {}
+
+  /// Where a team's share begins.
+  KVILT_HD constexpr idx first(idx team) const { return team * each + smaller(team, longer); }
+  /// The team that has step `step`, of teams [low, high).
+  KVILT_HD constexpr int owner(idx step, int low, int high) const {
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (first(middle) <= step ? low : high) = middle;
+    }
+    return low;
+  }
 };
 
 /// What is planned once a step, in device memory.
 struct work_plan {
   work_shape shape;
-  int size = 0;                     // sequences
-  const idx* line = nullptr;        // [size + 1]: where each sequence's steps begin on the line
-  const int* steps = nullptr;       // [size]: of one of its units
-  const int* first_item = nullptr;  // [teams]: the sequence in which a team's share begins
-  const int* split = nullptr;       // [1 + teams]: how many units several teams have, and the first team of each
+  int size = 0;                         // sequences
+  const line_shares* shares = nullptr;  // 1
+  const idx* line = nullptr;            // [size + 1]: where each sequence's steps begin on the line
+  const int* steps = nullptr;           // [size]: of one of its units
+  const int* first_item = nullptr;      // [teams]: the sequence in which a team's share begins
+  const int* split = nullptr;           // [1 + teams]: how many units several teams have, and the first team of each
 };
 
 /// Steps over one segment of a sequence. NOTE: steps begin at multiples of their tokens among the slots, so that they

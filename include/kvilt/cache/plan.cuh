@@ -54,11 +54,12 @@ inline idx pieces_bytes(const work_shape& shape, int v_dim) {
 
 /// Where a device step's parts lie in its workspace.
 struct step_places {
-  idx items = 0, line = 0, steps = 0, first_item = 0, split = 0, pieces = 0, end = 0;
+  idx items = 0, shares = 0, line = 0, steps = 0, first_item = 0, split = 0, pieces = 0, end = 0;
 
   step_places(idx size, const work_shape& shape, int v_dim) {
     const auto take = [&](idx bytes) { return std::exchange(end, end + round_up(bytes, 256)); };
     items = take(size * idx(sizeof(step_item)));
+    shares = take(idx(sizeof(line_shares)));
     line = take((size + 1) * idx(sizeof(idx)));
     steps = take(size * idx(sizeof(int)));
     first_item = take(shape.teams() * idx(sizeof(int)));
@@ -86,6 +87,7 @@ device_step place_device_step(const View& view, int size, int q_heads, int most_
   s.q_heads = q_heads;
   s.work = {shape,
             size,
+            reinterpret_cast<const line_shares*>(base + at.shares),
             reinterpret_cast<const idx*>(base + at.line),
             reinterpret_cast<const int*>(base + at.steps),
             reinterpret_cast<const int*>(base + at.first_item),
@@ -143,7 +145,11 @@ __device__ void share_line(const View& view, const step_item* items, int size, c
     if (i < size) line[i] = at;
     before += total;
   }
-  if (threadIdx.x == 0) line[size] = before;
+  const line_shares shares(before, shape.teams());
+  if (threadIdx.x == 0) {
+    line[size] = before;
+    *const_cast<line_shares*>(plan.shares) = shares;
+  }
   __syncthreads();
   int* const split = const_cast<int*>(plan.split);
   if (threadIdx.x == 0) split[0] = 0;
@@ -152,7 +158,7 @@ __device__ void share_line(const View& view, const step_item* items, int size, c
     const int team = first + int(threadIdx.x);
     bool opens = false;
     if (team < shape.teams()) {
-      const idx begin = shape.share(before, team), end = shape.share(before, team + 1);
+      const idx begin = shares.first(team), end = shares.first(team + 1);
       int low = 0, high = size;  // the last item whose steps begin at `begin` or before
       while (high - low > 1) {
         const int middle = (low + high) / 2;

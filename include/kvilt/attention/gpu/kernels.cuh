@@ -31,8 +31,8 @@ __device__ void attend_block(const Task& task, unsigned char* memory, int stages
   const int team = int(blockIdx.x) * teams_here + warp / shape.heads;
   using attention = warp_attention<Task, DimStep, Groups>;
   attention attend(task, memory + warp * attention::memory_bytes(stages), stages);
-  const idx steps = task.work.line[task.work.size];
-  const idx first = shape.share(steps, team), last = shape.share(steps, team + 1);
+  const line_shares shares = *task.work.shares;
+  const idx first = shares.first(team), last = shares.first(team + 1);
   if (first >= last) return;
   for (int row = 0; row < shape.rows; row += 8 * Groups)
     attend.run(first, last, task.work.first_item[team], team, warp % shape.heads, row);
@@ -75,17 +75,15 @@ class piece_merger {
   /// Rows [first, first + count) of the unit's, count being 1 or 8.
   __device__ void merge(int split, int head_of_team, int first, int count) const {
     const work_plan& work = task_.work;
-    const idx steps = work.line[work.size];
     const int opener = work.split[1 + split];
-    const idx end = work.shape.share(steps, opener + 1);
+    const idx end = work.shares->first(opener + 1);
     const unit_seat seat = seat_at(task_, end - 1, end, work.first_item[opener], head_of_team);
     const int rows = seat.rows_from(first, count);
     if (rows == 0) return;
-    // Where the unit begins and ends on the line.
-    const idx unit_begin = end - 1 - seat.step, unit_end = unit_begin + seat.steps;
+    const int last = work.shares->owner(end - 1 - seat.step + seat.steps - 1, opener, work.shape.teams());
     const int row = count == 1 ? first : first + warp_;
     const warp_rows x{memory_, stride_};
-    if (row < seat.rows) gather(opener, unit_begin, unit_end, head_of_team, row, count == 1 ? merge_warps : 1, x);
+    if (row < seat.rows) gather(opener, last, head_of_team, row, count == 1 ? merge_warps : 1, x);
     __syncthreads();
     if (warp_ == 0) {
       if (count == 1) add_up(x);
@@ -94,26 +92,20 @@ class piece_merger {
     __syncthreads();
   }
 
-  /// The sum of every `stride`th of a row's pieces, in the order of teams.
-  __device__ void gather(int opener, idx unit_begin, idx unit_end, int head_of_team, int row, int every,
-                         const warp_rows& x) const {
-    const work_plan& work = task_.work;
-    const idx steps = work.line[work.size];
-    const int teams = work.shape.teams(), width = task_.v_stride(), all_rows = work.shape.rows;
-    // Teams beyond the last have pieces of sums 0, which are not read.
-    int last = opener + 1;
-    while (last < teams && work.shape.share(steps, last) < unit_end) ++last;
+  /// The sum of a row's pieces from team `opener`'s to team `last`'s, in this order; of every `every`th.
+  __device__ void gather(int opener, int last, int head_of_team, int row, int every, const warp_rows& x) const {
+    const int width = task_.v_stride(), all_rows = task_.work.shape.rows;
     constexpr int at_once = 4, most_numbers = 2;  // of four floats a lane
     float4 out[most_numbers] = {};
     float maximum = -1e30f, sum = 0;
-    for (int team = opener + (every > 1 ? warp_ : 0); team < last; team += at_once * every) {
+    for (int team = opener + (every > 1 ? warp_ : 0); team <= last; team += at_once * every) {
       float maxima[at_once], sums[at_once];
       float4 pieces[at_once][most_numbers];
       float high = maximum;
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         const int other = team + i * every;
-        const bool there = other < last && work.shape.share(steps, other) < work.shape.share(steps, other + 1);
+        const bool there = other <= last;
         const float* const piece = task_.piece(there ? other : opener, there && other != opener, head_of_team);
         maxima[i] = there ? __ldcg(piece + idx(all_rows) * width + row) : -1e30f;
         sums[i] = there ? __ldcg(piece + idx(all_rows) * (width + 1) + row) : 0.0f;

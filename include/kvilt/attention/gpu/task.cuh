@@ -68,6 +68,17 @@ struct unit_seat {
   }
 };
 
+/// a / b, which is less than `most`. NOTE: a division of 64 bits is a call.
+__device__ inline idx quotient(idx a, int b, idx most) {
+  if (a >> 31 == 0) return idx(std::uint32_t(a) / std::uint32_t(b));
+  idx low = 0;
+  while (most - low > 1) {
+    const idx middle = (low + most) / 2;
+    (middle * b <= a ? low : most) = middle;
+  }
+  return low;
+}
+
 /// The unit to which position `at` of the line belongs, as far as `end`; `item` is the sequence or one before it.
 template <class Task>
 __device__ unit_seat seat_at(const Task& task, idx at, idx end, int item, int head_of_team) {
@@ -77,8 +88,8 @@ __device__ unit_seat seat_at(const Task& task, idx at, idx end, int item, int he
   unit_seat seat;
   seat.item = item;
   seat.steps = work.steps[item];
-  const idx unit = in_item >> 31 ? in_item / seat.steps : idx(std::uint32_t(in_item) / std::uint32_t(seat.steps));
   const int blocks = int(work.shape.row_blocks(task.items[item].queries));
+  const idx unit = quotient(in_item, seat.steps, idx(blocks) * (work.shape.kv_heads / work.shape.heads));
   const int head_block = int(unit) / blocks, row_block = int(unit) - head_block * blocks;
   seat.head = head_block * work.shape.heads + head_of_team;
   seat.first_row = row_block * work.shape.rows;
