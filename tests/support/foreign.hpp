@@ -47,6 +47,8 @@ class foreign_pool {
     return g;
   }
 
+  const std::vector<unsigned char>& bytes() const { return bytes_; }
+
  private:
   static constexpr idx padding = 36;
 

@@ -29,6 +29,7 @@ class test_memory {
     kvilt::host_memory().deallocate(p, bytes, align);
   }
 
+  const auto& blocks() const { return blocks_; }
   // Everything that is handed out now, in the order in which it was.
   std::vector<unsigned char> contents() const {
     std::vector<unsigned char> all;
