@@ -81,6 +81,13 @@ class mirror {
     relocate(reinterpret_cast<unsigned char*>(&moved), sizeof(moved));
     return moved;
   }
+  // The same of anything else that refers to the blocks, as variants do to their arrays.
+  template <class T>
+  T moved(T value) const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    relocate(reinterpret_cast<unsigned char*>(&value), sizeof(value));
+    return value;
+  }
   // The same rows of a tensor.
   template <class T>
   kvilt::rows<T> operator()(kvilt::rows<T> x) const {

@@ -1,0 +1,56 @@
+#include "support/attend_gpu.cuh"
+
+#include <kvilt/position/rope.hpp>
+
+// Windows, rings, sinks and tails: views of several segments.
+
+namespace {
+
+using namespace kvilt;
+using support::check_attention;
+
+}  // namespace
+
+TEST_CASE("attend: windows on the device", "[attention][gpu]") {
+  support::require_gpu();
+  for (const int width : {1, 16, 65}) check_attention<bfloat16, bfloat16>(width, ring<bf16<64>>(64, window<>(width)));
+  for (const int width : {5, 40})
+    check_attention(width, policy<paged<16>, q8<128>, q8<128>, window<>>(128, window<>(width)));
+  check_attention(1, policy<paged<3>, e4m3<96>, q8<80>, window<20>>());
+}
+
+TEST_CASE("attend: windows with sinks on the device", "[attention][gpu]") {
+  support::require_gpu();
+  for (const int width : {9, 48})
+    check_attention<float16, float>(width, ring<q8<80>, q8<80>, dynamic, 4>(80, window<dynamic, 4>(width)));
+  check_attention(2, policy<paged<19>, bf16<128>, bf16<128>, window<33, 5>>());
+}
+
+TEST_CASE("attend: 16-bit sinks and tails around a body on the device", "[attention][gpu]") {
+  support::require_gpu();
+  check_attention<bfloat16, bfloat16>(3, policy<paged<16>, q4<128>, q4<128>, keep_all, 4, 64>());
+  check_attention(4, policy<contiguous, rotated<q8<96>>, q8<64>, keep_all, 0, 7, bf16>());
+  check_attention(5, policy<paged<64>, e4m3<64>, e4m3<64>, keep_all, 20>());
+  check_attention<bfloat16, float>(6, policy<paged<1>, rotated<q4<64>>, rotated<q4<64>>, keep_all, 3, 16, bf16>());
+}
+
+TEST_CASE("attend: 16-bit sinks and a tail in a window on the device", "[attention][gpu]") {
+  support::require_gpu();
+  using ringed = policy<contiguous, q8<64>, q8<64>, window<>, 3, 6>;
+  for (const int width : {4, 30}) check_attention(width, ringed(64, window<>(width)));
+  check_attention(7, policy<paged<16>, q4<80>, q8<80>, window<50>, 4, 16>());
+}
+
+TEST_CASE("attend: sinks and window as one text on the device", "[attention][gpu]") {
+  support::require_gpu();
+  constexpr int dim = 64;
+  const rope_table table(dim, 100.0, rope_pairs::half_split);
+  const rope turn = table;
+  support::tried<causal, cache_positions> t;
+  t.positions = {turn};
+  t.means.rope_base = 100;
+  t.arrays = {{reinterpret_cast<const unsigned char*>(turn.turns), sizeof(turn.turns[0]) * dim / 2}};
+  for (const int width : {12, 40})
+    check_attention(width, ring<bf16<dim>, bf16<dim>, dynamic, 4>(dim, window<dynamic, 4>(width)), t);
+  check_attention(8, policy<paged<16>, rotated<q8<dim>>, q8<dim>, window<30>, 4>(), t);
+}
