@@ -55,13 +55,8 @@ template <int DimStep, int Groups, class Task>
 void launch_groups(const gpu& exec, const Task& task) {
   using attention = warp_attention<Task, DimStep, Groups>;
   const work_shape& shape = task.work.shape;
-  const int room = device_limits::current().shared_bytes / shape.warps;
-  int stages = work_shape::most_stages;
-  while (stages > 2 && attention::memory_bytes(stages) > room) --stages;
-  expects(attention::memory_bytes(stages) <= room, "a warp needs ", attention::memory_bytes(stages),
-          " bytes of shared memory; the device has ", room);
   launch(exec, attend_kernel<Task, DimStep, Groups>, dim3(unsigned(shape.blocks)), dim3(unsigned(32 * shape.warps)),
-         std::size_t(shape.warps * attention::memory_bytes(stages)), true, task, stages);
+         std::size_t(shape.warps * attention::memory_bytes()), true, task);
 }
 
 template <int DimStep, class Task>

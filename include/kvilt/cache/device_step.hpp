@@ -10,11 +10,10 @@ namespace detail {
 /// a team of `heads` warps, one for each of these, walks the unit's keys `tokens` at a time. All units' steps lie on one
 /// line, of which every team has an equal share.
 struct work_shape {
-  static constexpr int tokens = 16;              // keys of one step
-  static constexpr int most_rows = 32;           // query rows of a unit
-  static constexpr int most_warps = 8;           // of a block
-  static constexpr int most_stages = 6;          // steps of a warp that are on their way at once
-  static constexpr int most_query_bytes = 8192;  // of a warp in shared memory
+  static constexpr int tokens = 16;      // keys of one step
+  static constexpr int most_rows = 32;   // query rows of a unit
+  static constexpr int most_warps = 8;   // of a block
+  static constexpr int most_stages = 6;  // steps of a warp that are on their way at once
 
   int rows = 0;    // query rows of a unit: 8, 16 or 32
   int heads = 0;   // KV heads of a unit, and warps of a team

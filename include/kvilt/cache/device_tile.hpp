@@ -118,4 +118,11 @@ struct warp_bytes {
   }
 };
 
+/// What a warp may have: an eighth of what a block has on an H100, and at least two steps on their way.
+template <kv_view View>
+KVILT_HD constexpr int warp_budget(int step) {
+  constexpr int most_query_bytes = 8192;
+  return int(larger(227 * 1024 / 8, warp_bytes::of<View>(step).total(2, most_query_bytes)));
+}
+
 }  // namespace kvilt::inline KVILT_ABI::detail

@@ -27,14 +27,13 @@ work_shape shape_of_work(const View& view, const device_limits& limits, int q_he
   expects(most_queries >= 0, "a step of ", most_queries, " queries a sequence; that may not be negative");
   expects(view.k_dim() <= longest_device_row && view.v_dim() <= longest_device_row, "rows have ", view.k_dim(), " and ",
           view.v_dim(), " numbers; attention on the device takes up to ", longest_device_row);
-  const warp_bytes bytes = warp_bytes::of<View>(dim_step(view));
   work_shape shape;
   shape.kv_heads = view.kv_heads();
   shape.group = q_heads / view.kv_heads();
   const idx rows = idx(most_queries) * shape.group;
   shape.rows = rows <= 8 ? 8 : rows <= 16 || view.k_dim() > 128 || view.v_dim() > 128 ? 16 : work_shape::most_rows;
   shape.warps = work_shape::most_warps;
-  const int need = bytes.total(2, shape.rows > 8 || view.k_dim() > 128 ? work_shape::most_query_bytes : 0);
+  const int need = warp_budget<View>(dim_step(view));
   while (shape.warps > 1 && shape.warps * need > limits.shared_bytes) shape.warps /= 2;
   expects(shape.warps * need <= limits.shared_bytes, "a warp needs ", need, " bytes of shared memory; the device has ",
           limits.shared_bytes);

@@ -133,7 +133,7 @@ class interval {
   /// The slot of a token that this part holds or has held and not yet reused.
   KVILT_HD constexpr idx slot_of(idx position) const {
     const idx nth = Part == part::sinks ? position : position - sinks_;
-    return first_slot_ + (capacity_ ? nth % capacity_ : nth);
+    return first_slot_ + (capacity_ ? remainder(nth, capacity_) : nth);
   }
 
  private:

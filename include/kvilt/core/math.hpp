@@ -17,6 +17,16 @@ KVILT_HD constexpr idx larger(idx a, idx b) {
   return a < b ? b : a;
 }
 
+/// a % b of numbers that are not negative. NOTE: on the device below 2^31, as positions and slots are there: a division of
+/// 64 bits is a call.
+KVILT_HD constexpr idx remainder(idx a, idx b) {
+#if defined(__CUDA_ARCH__)
+  return idx(std::uint32_t(a) % std::uint32_t(b));
+#else
+  return a % b;
+#endif
+}
+
 /// The largest power of two that divides `n` (n > 0).
 KVILT_HD constexpr int power_of_two_divisor(int n) {
   return n & -n;

@@ -25,6 +25,23 @@ __device__ inline void copy_async(u32 to, const void* from, u32 bytes, std::uint
                "l"(policy)
                : "memory");
 }
+/// 16 bytes to shared memory.
+__device__ inline void copy_async(u32 to, const void* from, std::uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
+               : "memory");
+}
+/// The same, or zeros, and nothing is read, where `there` is false.
+__device__ inline void copy_async(u32 to, const void* from, bool there, std::uint64_t policy) {
+  asm volatile(
+      "{.reg .pred absent; setp.eq.u32 absent, %2, 0;\n"
+      "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, absent, %3;}" ::"r"(to),
+      "l"(from), "r"(u32(there)), "l"(policy)
+      : "memory");
+}
+/// 4 bytes, or zeros where `there` is false.
+__device__ inline void copy_word_async(u32 to, const void* from, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4u : 0u) : "memory");
+}
 __device__ inline void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -33,24 +50,6 @@ template <int N>
 __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
-/// The same for a count from 0 to 5 that is known at run time and the same in all lanes.
-__device__ inline void wait_copies(int n) {
-  switch (n) {
-    case 5:
-      return wait_copies<5>();
-    case 4:
-      return wait_copies<4>();
-    case 3:
-      return wait_copies<3>();
-    case 2:
-      return wait_copies<2>();
-    case 1:
-      return wait_copies<1>();
-    default:
-      return wait_copies<0>();
-  }
-}
-
 __device__ inline uint4 load_shared_16(u32 from) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -77,7 +76,14 @@ __device__ inline void store_shared_16(u32 to, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-/// Four 8 x 8 matrices of 16-bit numbers, transposed; lane i gives the address of row i % 8 of matrix i / 8.
+/// Four 8 x 8 matrices of 16-bit numbers, as they lie; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ inline void load_matrices(u32 (&m)[4], u32 row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(row)
+               : "memory");
+}
+/// The same, transposed.
 __device__ inline void load_transposed(u32 (&m)[4], u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
@@ -123,9 +129,13 @@ __device__ inline float from_half(u32 x) {
   asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low;}" : "=f"(d) : "r"(x));
   return d;
 }
-/// What two numbers have lost when they were rounded to `packed` bfloat16, rounded likewise.
+/// What two numbers have lost when they were rounded to `packed`, rounded likewise.
+template <numbers N>
 __device__ inline u32 pack_rest(float low, float high, u32 packed) {
-  return pack<numbers::bf16>(low - __uint_as_float(packed << 16), high - __uint_as_float(packed & 0xffff0000u));
+  if constexpr (N == numbers::fp16)
+    return pack<N>(low - from_half(packed), high - from_half(packed >> 16));
+  else
+    return pack<N>(low - __uint_as_float(packed << 16), high - __uint_as_float(packed & 0xffff0000u));
 }
 
 /// 2^x, subnormal results flushed to 0; 0 of -infinity.

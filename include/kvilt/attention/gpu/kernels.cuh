@@ -9,15 +9,11 @@ namespace kvilt::inline KVILT_ABI::detail {
 template <class Task, int DimStep>
 constexpr int most_groups() {
   using view_type = typename Task::view_type;
-  constexpr bool given = std::is_same_v<typename Task::query_type, bfloat16> &&
-                         std::is_same_v<typename view_type::k_rotation, no_rotation>;
   constexpr auto of_segments = []<memory_space Space, class... Segments>(const view<Space, Segments...>*) {
     constexpr bool wide = ((padded_dim<typename Segments::k_format>(DimStep) > 128 ||
                             padded_dim<typename Segments::v_format>(DimStep) > 128) ||
                            ...);
-    constexpr bool pairs = ((code_traits<typename Segments::k_format, DimStep>::numbers == ptx::numbers::bf16 &&
-                             (code_traits<typename Segments::k_format, DimStep>::decoded || !given)) ||
-                            ...);
+    constexpr bool pairs = ((query_terms<Task, code_traits<typename Segments::k_format, DimStep>>() == 2) || ...);
     return (wide ? 2 : 4) / (pairs ? 2 : 1);
   };
   return of_segments(static_cast<const view_type*>(nullptr));
@@ -25,12 +21,12 @@ constexpr int most_groups() {
 
 /// Attention of a block's teams: what is whole goes to the output, the rest to the pieces.
 template <class Task, int DimStep, int Groups>
-__device__ void attend_block(const Task& task, unsigned char* memory, int stages) {
+__device__ void attend_block(const Task& task, unsigned char* memory) {
   const work_shape& shape = task.work.shape;
   const int warp = int(threadIdx.x) / 32, teams_here = shape.warps / shape.heads;
   const int team = int(blockIdx.x) * teams_here + warp / shape.heads;
   using attention = warp_attention<Task, DimStep, Groups>;
-  attention attend(task, memory + warp * attention::memory_bytes(stages), stages);
+  attention attend(task, memory + warp * attention::memory_bytes());
   const line_shares shares = *task.work.shares;
   const idx first = shares.first(team), last = shares.first(team + 1);
   if (first >= last) return;
@@ -39,12 +35,11 @@ __device__ void attend_block(const Task& task, unsigned char* memory, int stages
 }
 
 template <class Task, int DimStep, int Groups>
-__global__ void __launch_bounds__(32 * work_shape::most_warps, 1)
-    attend_kernel(const __grid_constant__ Task task, int stages) {
+__global__ void __launch_bounds__(32 * work_shape::most_warps, 1) attend_kernel(const __grid_constant__ Task task) {
   extern __shared__ __align__(128) unsigned char memory[];
   wait_for_earlier_kernels();
   let_next_kernel_start();
-  attend_block<Task, DimStep, Groups>(task, memory, stages);
+  attend_block<Task, DimStep, Groups>(task, memory);
 }
 
 inline constexpr int merge_warps = 8;

@@ -12,27 +12,32 @@ struct slot_notes {
   static constexpr int params = 80;    // of K [16] and of V [16], 4 bytes each
 };
 
-/// The chunk of a row in which chunk `chunk` lies, so that neither reading 16 bytes of 4 chunks of two rows, nor one
-/// chunk of 8 rows, meets a bank twice.
+/// What the chunk's number is changed by where chunks of row `row` lie: so that one chunk of eight rows meets no bank twice.
 template <int Pitch>
-__device__ int swizzled(int row, int chunk) {
+__device__ int swizzle(int row) {
   static_assert(Pitch % 64 == 0);
   if constexpr (Pitch % 128 == 0)
-    return chunk ^ ((row & 1) << 2 | (row >> 1 & 3));
+    return row % 8;
   else
-    return chunk ^ (row >> 1 & 3);
+    return row / 2 % 4;
+}
+/// Bytes from a tile to chunk `chunk` of row `row`.
+template <int Pitch>
+__device__ ptx::u32 chunk_at(int row, int chunk) {
+  return ptx::u32(row * Pitch + (chunk ^ swizzle<Pitch>(row)) * 16);
 }
 
 /// Where a loader is on the line: in shared memory, since registers are what attention is short of.
-struct loader_state {
-  idx at = 0, end = 0;  // the line beyond the unit
-  unit_seat seat;
-  int seen_first = 0, seen_last = 0;  // positions that the unit's rows may see
-  int segment = -1;                   // below 0: there is nothing left
-  int step = 0, run_end = 0;          // the next step, of those of the segment
-  int count = 0, skipped = 0;         // rows of the segment, and slots before the first in its step
+struct alignas(16) loader_state {
   // Rows before `known_last` are at slots and positions that differ from their number by these.
   int known_slot = 0, known_position = 0, known_last = 0;
+  int count = 0;                      // rows of the segment
+  int seen_first = 0, seen_last = 0;  // positions that the unit's rows may see
+  int skipped = 0;                    // slots before the segment's first in its step
+  int sequence = 0;
+  unit_seat seat;
+  int segment = 0;
+  idx at = 0, end = 0;  // the line beyond the unit
 };
 static_assert(sizeof(loader_state) <= warp_bytes::state);
 
@@ -50,27 +55,23 @@ class key_loader {
         first_row_(first_row),
         rows_(rows),
         policy_(ptx::read_once_policy()) {
-    loader_state s;
-    s.at = at;
-    s.end = end;
-    s.seat.item = item;
-    s.segment = view_type::segments;
-    set(go_on(s));
+    __syncwarp();
+    if (lane() == 0) {
+      state_.at = at;
+      state_.end = end;
+      state_.seat.item = item;
+      state_.segment = view_type::segments;
+    }
+    __syncwarp();
+    go_on();
     look();
   }
 
   /// Starts the copies of the next step, if there is one, into `slot`.
   __device__ void issue(ptx::u32 slot) {
-    if (state_.segment >= 0) {
-      visit_segment(task_.view, state_.segment, [&](const auto& seg) { load(seg, slot); });
-      const int step = state_.step + 1;
-      if (step < state_.run_end) {
-        __syncwarp();
-        if (lane() == 0) state_.step = step;
-        __syncwarp();
-      } else {
-        set(go_on(state_));
-      }
+    if (step_ < run_end_) {
+      visit_segment(task_.view, segment(), [&](const auto& seg) { load(seg, slot); });
+      if (++step_ == run_end_) go_on();
       look();
     }
     ptx::commit_copies();
@@ -79,22 +80,18 @@ class key_loader {
  private:
   using view_type = typename Task::view_type;
   static constexpr int tokens = work_shape::tokens;
+  static constexpr ptx::u32 all = 0xffffffffu;
 
   __device__ static int lane() { return int(threadIdx.x) % 32; }
-  __device__ void set(const loader_state& s) const {
-    __syncwarp();
-    if (lane() == 0) state_ = s;
-    __syncwarp();
-  }
+  __device__ int segment() const { return view_type::segments == 1 ? 0 : state_.segment; }
 
-  /// The state at the next run of steps.
-  __device__ loader_state go_on(loader_state s) const {
+  /// To the next run of steps; where there is none, `step_` is not below `run_end_`.
+  __device__ void go_on() {
+    loader_state s = state_;
+    step_ = run_end_ = 0;
     while (true) {
       if (++s.segment >= view_type::segments) {
-        if (s.at >= s.end) {
-          s.segment = -1;
-          return s;
-        }
+        if (s.at >= s.end) break;
         s.seat = seat_at(task_, s.at, s.end, s.seat.item, head_of_team_);
         s.at += s.seat.end - s.seat.step;
         s.segment = 0;
@@ -107,115 +104,154 @@ class key_loader {
       const step_item& item = task_.items[s.seat.item];
       const step_range run = run_of(task_, item, s.seat, s.segment, {s.seen_first, s.seen_last});
       if (run.first >= run.last) continue;
-      s.step = run.first;
-      s.run_end = run.last;
+      step_ = run.first;
+      run_end_ = run.last;
       visit_segment(task_.view, s.segment, [&](const auto& seg) {
         s.count = int(seg.retention.count(item.n, item.sequence, s.seat.head));
         s.skipped = int(seg.retention.at(item.n, item.sequence, s.seat.head, 0).slot % tokens);
       });
+      s.sequence = item.sequence;
       s.known_last = 0;
-      return s;
+      break;
     }
+    __syncwarp();
+    if (lane() == 0) state_ = s;
+    __syncwarp();
   }
 
   /// Looks up where the tokens of the next step lie. Not waited for until `load` needs it.
   __device__ void look() {
-    page_ = -1;
-    if (state_.segment < 0) return;
-    const step_item& item = task_.items[state_.seat.item];
-    const int first = state_.step * tokens - state_.skipped, oldest = first > 0 ? first : 0;
-    const int i = first + lane() % tokens, count = state_.count, head = state_.seat.head;
-    visit_segment(task_.view, state_.segment, [&](const auto& seg) {
-      if (oldest >= state_.known_last) {
-        const kept_row kept = seg.retention.at(item.n, item.sequence, head, oldest);
-        __syncwarp();
-        if (lane() == 0) {
-          state_.known_slot = int(kept.slot) - oldest;
-          state_.known_position = int(kept.position) - oldest;
-          state_.known_last = oldest + int(smaller(kept.run, count - oldest));
-        }
-        __syncwarp();
-      }
-      if (i < 0 || i >= count) return;
-      int slot = i + state_.known_slot;
-      position_ = i + state_.known_position;
-      if (i >= state_.known_last) {
-        const kept_row kept = seg.retention.at(item.n, item.sequence, head, i);
+    if (step_ >= run_end_) return;
+    const int first = step_ * tokens - state_.skipped, oldest = first > 0 ? first : 0;
+    visit_segment(task_.view, segment(), [&](const auto& seg) {
+      if (oldest >= state_.known_last) know(seg, oldest);
+      const loader_state& s = state_;
+      const int i = first + lane() % tokens;
+      int slot = i + s.known_slot;
+      position_ = i + s.known_position;
+      if (i >= s.known_last && i < s.count) {
+        const kept_row kept = seg.retention.at(task_.items[s.seat.item].n, s.sequence, s.seat.head, i);
         slot = int(kept.slot);
         position_ = int(kept.position);
       }
-      if (position_ < state_.seen_first || position_ >= state_.seen_last) return;
-      const place p = seg.layout.locate(item.sequence, head, slot);
+      page_ = -1;
+      if (i < 0 || i >= s.count || position_ < s.seen_first || position_ >= s.seen_last) return;
+      const place p = seg.layout.locate(s.sequence, s.seat.head, slot);
       page_ = int(p.page);
       row_ = p.row;
+      together_ = p.run >= tokens && i + tokens <= s.known_last;
     });
+  }
+  /// Finds how far rows from `oldest` on follow each other.
+  template <class Segment>
+  __device__ void know(const Segment& seg, int oldest) {
+    const step_item& item = task_.items[state_.seat.item];
+    const kept_row kept = seg.retention.at(item.n, item.sequence, state_.seat.head, oldest);
+    __syncwarp();
+    if (lane() == 0) {
+      state_.known_slot = int(kept.slot) - oldest;
+      state_.known_position = int(kept.position) - oldest;
+      state_.known_last = oldest + int(smaller(kept.run, state_.count - oldest));
+    }
+    __syncwarp();
   }
 
   template <class Segment>
-  __device__ void load(const Segment& seg, ptx::u32 slot) {
+  __device__ void load(const Segment& seg, ptx::u32 slot) const {
     using tile = device_tile<Segment>;
-    const int lane = this->lane(), head = state_.seat.head;
-    const bool of_values = lane >= tokens, alive = page_ >= 0;
+    const int head = state_.seat.head;
+    const bool of_values = lane() >= tokens;
+    const ptx::u32 alive = __ballot_sync(all, page_ >= 0);
     const ptx::u32 keys = slot + tile::notes, values = keys + (tile::k_codes ? tokens * tile::k_pitch(DimStep) : 0);
-    const place p{page_, row_, 1};
+    const place mine{page_, row_, 1};
     if constexpr (tile::k_codes || tile::v_codes) {
-      const unsigned char* at = (of_values ? seg.planes.v_codes : seg.planes.k_codes).at(p, head, p.row);
-      if (!alive) at = nullptr;
-      if constexpr (tile::k_codes) copy_rows<tile::k_pitch(DimStep)>(keys, at, 0, seg.k.code_bytes());
-      if constexpr (tile::v_codes) copy_rows<tile::v_pitch(DimStep)>(values, at, tokens, seg.v.code_bytes());
+      // Rows of one run, each whole: from the first one on.
+      if (__all_sync(all, page_ >= 0 && (lane() % tokens != 0 || together_))) {
+        const place first{page_, __shfl_sync(all, row_, 0), 1};
+        if constexpr (tile::k_codes)
+          copy_run<tile::k_pitch(DimStep)>(keys, seg.planes.k_codes, first, head, seg.k.code_bytes());
+        if constexpr (tile::v_codes)
+          copy_run<tile::v_pitch(DimStep)>(values, seg.planes.v_codes, first, head, seg.v.code_bytes());
+      } else {
+        const unsigned char* at = (of_values ? seg.planes.v_codes : seg.planes.k_codes).at(mine, head, row_);
+        if constexpr (tile::k_codes) copy_rows<tile::k_pitch(DimStep)>(keys, at, alive, 0, seg.k.code_bytes());
+        if constexpr (tile::v_codes) copy_rows<tile::v_pitch(DimStep)>(values, at, alive, tokens, seg.v.code_bytes());
+      }
     }
-    constexpr bool k_params = tile::k_params, v_params = tile::v_params;
     ptx::u32 upper = 0;
-    if constexpr (k_params || v_params) {
+    if constexpr (tile::k_params || tile::v_params) {
       const plane& params = of_values ? seg.planes.v_params : seg.planes.k_params;
-      const bool wanted = of_values ? v_params : k_params;
-      const auto at = reinterpret_cast<std::uintptr_t>(params.at(p, head, p.row));
-      if (wanted) copy_word(slot + slot_notes::params + 4u * ptx::u32(lane), at & ~std::uintptr_t(3), alive);
-      upper = __ballot_sync(0xffffffffu, (at & 2) != 0);
+      const auto at = reinterpret_cast<std::uintptr_t>(params.at(mine, head, row_));
+      if (of_values ? tile::v_params : tile::k_params)
+        ptx::copy_word_async(slot + slot_notes::params + 4u * ptx::u32(lane()),
+                             reinterpret_cast<const void*>(at & ~std::uintptr_t(3)), page_ >= 0);
+      upper = __ballot_sync(all, (at & 2) != 0);
     }
-    const ptx::u32 live = __ballot_sync(0xffffffffu, alive);
-    if (!of_values) ptx::store_shared_4(slot + slot_notes::positions + 4u * ptx::u32(lane), ptx::u32(position_));
-    if (lane == 0) {
-      ptx::store_shared_4(slot + slot_notes::alive, live & 0xffffu);
-      if constexpr (k_params || v_params) ptx::store_shared_4(slot + slot_notes::upper, upper);
-    }
+    if (!of_values) ptx::store_shared_4(slot + slot_notes::positions + 4u * ptx::u32(lane()), ptx::u32(position_));
+    if (lane() == 0) ptx::store_shared_8(slot + slot_notes::alive, {alive & 0xffffu, upper});
   }
 
-  /// Rows of `bytes` bytes, whose addresses lanes `first_lane` and on have, or null: zero. So are chunks beyond a row.
+  /// Rows of one run, the first at `p`.
   template <int Pitch>
-  __device__ void copy_rows(ptx::u32 to, const unsigned char* at, int first_lane, int bytes) const {
+  __device__ void copy_run(ptx::u32 to, const plane& codes, place p, int head, int bytes) const {
+    constexpr int chunks = Pitch / 16, at_once = 32 / chunks;  // rows
+    const unsigned char* const from = codes.at(p, head, p.row);
+    if constexpr (at_once > 0 && 32 % chunks == 0) {
+      const int row = lane() / chunks, chunk = lane() % chunks;
+      const unsigned char* const mine = from + row * codes.record_stride + 16 * chunk;
+#pragma unroll
+      for (int k = 0; k < tokens / at_once; ++k)
+        copy_chunk<Pitch>(to, row + k * at_once, chunk, mine + k * (at_once * codes.record_stride), bytes);
+    } else {
+#pragma unroll
+      for (int k = 0; k < tokens * chunks / 32; ++k) {
+        const int i = k * 32 + lane(), row = i / chunks, chunk = i % chunks;
+        copy_chunk<Pitch>(to, row, chunk, from + row * codes.record_stride + 16 * chunk, bytes);
+      }
+    }
+  }
+  /// Rows whose addresses lanes `first_lane` and on have. Those that are not alive are zero.
+  template <int Pitch>
+  __device__ void copy_rows(ptx::u32 to, const unsigned char* at, ptx::u32 alive, int first_lane, int bytes) const {
     constexpr int chunks = Pitch / 16;
 #pragma unroll
     for (int k = 0; k < tokens * chunks / 32; ++k) {
       const int i = k * 32 + lane(), row = i / chunks, chunk = i % chunks;
       const auto from = reinterpret_cast<const unsigned char*>(
-          __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(at), first_lane + row));
-      const int left = from ? bytes - 16 * chunk : 0;
-      ptx::copy_async(to + ptx::u32(row * Pitch + swizzled<Pitch>(row, chunk) * 16),
-                      left > 0 ? from + 16 * chunk : at_nothing(),
-                      ptx::u32(left < 0    ? 0
-                               : left > 16 ? 16
-                                           : left),
-                      policy_);
+          __shfl_sync(all, reinterpret_cast<unsigned long long>(at), first_lane + row));
+      const bool there = alive >> row & 1;
+      if (bytes == Pitch)
+        ptx::copy_async(to + chunk_at<Pitch>(row, chunk), from + 16 * chunk, there, policy_);
+      else
+        copy_part<Pitch>(to, row, chunk, from + 16 * chunk, there ? bytes : 0);
     }
   }
-  /// An address that is valid where nothing is read.
-  __device__ const unsigned char* at_nothing() const {
-    return reinterpret_cast<const unsigned char*>(task_.items);
-  }
 
-  __device__ void copy_word(ptx::u32 to, std::uintptr_t from, bool alive) const {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to),
-                 "l"(alive ? from : reinterpret_cast<std::uintptr_t>(at_nothing())), "r"(alive ? 4u : 0u)
-                 : "memory");
+  /// One chunk of a row of `bytes` bytes, which may end in it or before it.
+  template <int Pitch>
+  __device__ void copy_chunk(ptx::u32 to, int row, int chunk, const unsigned char* from, int bytes) const {
+    if (bytes == Pitch)
+      ptx::copy_async(to + chunk_at<Pitch>(row, chunk), from, policy_);
+    else
+      copy_part<Pitch>(to, row, chunk, from, bytes);
+  }
+  template <int Pitch>
+  __device__ void copy_part(ptx::u32 to, int row, int chunk, const unsigned char* from, int bytes) const {
+    const int left = bytes - 16 * chunk;
+    if (bytes % 16 == 0)
+      ptx::copy_async(to + chunk_at<Pitch>(row, chunk), from, left > 0, policy_);
+    else
+      ptx::copy_async(to + chunk_at<Pitch>(row, chunk), from, ptx::u32(left < 0 ? 0 : left > 16 ? 16 : left), policy_);
   }
 
   const Task& task_;
   loader_state& state_;
   int head_of_team_, first_row_, rows_;
   std::uint64_t policy_;
+  int step_ = 0, run_end_ = 0;  // the next step, of those of the segment
   // Of this lane's token of the next step.
   int page_ = -1, row_ = 0, position_ = 0;
+  bool together_ = false;  // it and the next fifteen follow each other
 };
 
 }  // namespace kvilt::inline KVILT_ABI::detail

@@ -1,43 +1,10 @@
 #pragma once
 
-#include <kvilt/attention/gpu/codes.cuh>
+#include <kvilt/attention/gpu/code_traits.cuh>
 #include <kvilt/attention/gpu/key_loader.cuh>
 #include <kvilt/attention/gpu/rows.cuh>
 
 namespace kvilt::inline KVILT_ABI::detail {
-
-/// What the compiler knows of how a segment's keys, or values, are multiplied.
-template <kv_format F, int DimStep>
-struct code_traits {
-  static constexpr bool decoded = !multiplied_as_codes<F>();
-  static consteval code_kind kind() {
-    if constexpr (decoded)
-      return code_kind::bf16;
-    else
-      return F::plain.codes;
-  }
-  static consteval param_kind params() {
-    if constexpr (decoded)
-      return param_kind::none;
-    else
-      return F::plain.params;
-  }
-  static consteval int offset() {
-    if constexpr (decoded)
-      return 0;
-    else
-      return F::plain.offset;
-  }
-  static constexpr int spread = unpacked<kind()>::spread;
-  static constexpr ptx::numbers numbers = unpacked<kind()>::numbers;
-  static constexpr int dim = padded_dim<F>(DimStep);
-  static constexpr int pitch = int(round_up(idx(dim) * bits_of(kind()) / 8, 64));
-  /// As a product's second factor: 64 bytes of each key at a time, 32 of each value.
-  static constexpr int k_blocks = pitch / 64;
-  static constexpr int v_blocks = int(ceil_div(idx(dim) * bits_of(kind()) / 8, 32));
-  /// Products of 16 numbers that a score is the sum of.
-  static constexpr int products = 2 * k_blocks * spread;
-};
 
 /// The attention of one warp: of a share of the line, one KV head, `8 x Groups` query rows at a time.
 ///
@@ -52,13 +19,12 @@ class warp_attention {
   static constexpr u32 all = 0xffffffffu;
 
  public:
-  /// `memory`: [memory_bytes(stages)] of this warp's own.
-  __device__ warp_attention(const Task& task, unsigned char* memory, int stages)
+  /// `memory`: [memory_bytes()] of this warp's own.
+  __device__ warp_attention(const Task& task, unsigned char* memory)
       : task_(task),
         lane_(int(threadIdx.x) % 32),
         g_(lane_ / 4),
         t_(lane_ % 4),
-        stages_(stages),
         state_(*reinterpret_cast<loader_state*>(memory)),
         rows_{reinterpret_cast<float*>(memory + warp_bytes::state), rows_bytes / (8 * int(sizeof(float)))},
         queries_(ptx::shared_address(memory) + warp_bytes::state + rows_bytes),
@@ -66,14 +32,15 @@ class warp_attention {
         ring_(decoded_ + decoded_bytes),
         slot_(ring_) {}
 
-  KVILT_HD static constexpr int memory_bytes(int stages) {
-    return warp_bytes::of<view_type>(DimStep).total(stages, query_bytes);
+  KVILT_HD static constexpr int memory_bytes() {
+    return warp_bytes::of<view_type>(DimStep).total(most_stages(), query_bytes);
   }
 
   /// Steps [at, end) of the line, rows [first_row, first_row + rows) of every unit.
   __device__ void run(idx at, idx end, int item, int team, int head_of_team, int first_row) {
     key_loader<Task, DimStep> loader(task_, state_, at, end, item, head_of_team, first_row, rows);
-    for (int i = 0; i < stages_; ++i) loader.issue(ring_ + u32(i * stage_bytes));
+#pragma unroll 1
+    for (int i = 0; i < stages; ++i) loader.issue(ring_ + u32(i * stage_bytes));
     slot_ = ring_;
     while (at < end) {
       const unit_seat seat = seat_at(task_, at, end, item, head_of_team);
@@ -95,7 +62,7 @@ class warp_attention {
   template <memory_space Space, class... Segments>
   static consteval int most_blocks(const view<Space, Segments...>*) {
     int most = 0;
-    ((most = larger(most, traits<typename Segments::v_format>::v_blocks * traits<typename Segments::v_format>::spread)),
+    ((most = larger(most, traits<typename Segments::v_format>::blocks * traits<typename Segments::v_format>::spread)),
      ...);
     return most;
   }
@@ -105,14 +72,9 @@ class warp_attention {
   static constexpr int decoded_bytes = warp_bytes::of<view_type>(DimStep).decoded;
   static constexpr int rows_bytes = warp_bytes::of<view_type>(DimStep).rows;
 
-  /// Numbers that say a query: one where it is exact, or where keys are in so few bits that it makes no difference.
   template <class Segment>
   static consteval int terms() {
-    using k = traits<typename Segment::k_format>;
-    constexpr bool as_given = std::is_same_v<typename Task::query_type, bfloat16> &&
-                              std::is_same_v<typename view_type::k_rotation, no_rotation> &&
-                              !std::is_same_v<typename Task::positions_type, cache_positions>;
-    return k::numbers == ptx::numbers::bf16 && (k::decoded || !as_given) ? 2 : 1;
+    return query_terms<Task, traits<typename Segment::k_format>>();
   }
   template <memory_space Space, class... Segments>
   static consteval int most_factors(const view<Space, Segments...>*) {
@@ -124,6 +86,15 @@ class warp_attention {
   static constexpr int factors = 2 * Groups * most_factors(static_cast<const view_type*>(nullptr));
   static constexpr bool queries_in_memory = factors + 4 * Groups * blocks > 100;
   static constexpr int query_bytes = queries_in_memory ? 128 * factors : 0;
+  static consteval int most_stages() {
+    int stages = work_shape::most_stages;
+    while (stages > 2 &&
+           warp_bytes::of<view_type>(DimStep).total(stages, query_bytes) > warp_budget<view_type>(DimStep))
+      --stages;
+    return stages;
+  }
+
+  static constexpr int stages = most_stages();
 
   /// Queries as factors of the scores: `Terms` 16-bit numbers each, whose sum they are.
   template <int Products, int Terms>
@@ -133,7 +104,9 @@ class warp_attention {
     float unit[Groups][2];              // of the scores of query rows 2t and 2t + 1, in log2 units
     float sum[Groups][2];               // of their numbers, in that unit
   };
-  __device__ u32 factor_at(int index) const { return queries_ + u32((index * 32 + lane_) * 8); }
+  __device__ u32 factor_at(int index) const {
+    return queries_ + u32((index * 32 + lane_) * 8);
+  }
   template <int Products, int Terms>
   __device__ void set_factor(query_factors<Products, Terms>& q, int term, int p, int n, const u32 (&pair)[2]) const {
     if constexpr (queries_in_memory)
@@ -189,13 +162,13 @@ class warp_attention {
     const static_scales fixed = static_scales_of(seg);
 #pragma unroll 1
     for (int step = run.first; step < run.last; ++step) {
-      ptx::wait_copies(stages_ - 1);
+      ptx::wait_copies<stages - 1>();
       __syncwarp();
       take(seg, step, q, fixed);
       __syncwarp();
       loader.issue(slot_);
       slot_ += u32(stage_bytes);
-      if (slot_ == ring_ + u32(stages_ * stage_bytes)) slot_ = ring_;
+      if (slot_ == ring_ + u32(stages * stage_bytes)) slot_ = ring_;
     }
   }
 
@@ -228,12 +201,12 @@ class warp_attention {
         u32 pair[2], rest[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          // Register 2p + h of the 4 x spread that 16 bytes of a key become.
-          const int block = p / (2 * k::spread), m = 2 * (p % (2 * k::spread)) + h, word = m / k::spread;
-          const int d = (4 * block + t_) * 8 * k::spread + word * 2 * k::spread + m % k::spread;
+          // Of the words t of chunks 2 x block and 2 x block + 1, codes i and i + spread.
+          const int block = p / k::spread, i = p % k::spread;
+          const int d = ((2 * block + h) * 4 + t_) * 2 * k::spread + i;
           const float a = number(d), b = number(d + k::spread);
           pair[h] = ptx::pack<k::numbers>(a, b);
-          if constexpr (Terms == 2) rest[h] = ptx::pack_rest(a, b, pair[h]);
+          if constexpr (Terms == 2) rest[h] = ptx::pack_rest<k::numbers>(a, b, pair[h]);
           if constexpr (k::params() == param_kind::scale_zero)
             sum += ptx::from_half(pair[h]) + ptx::from_half(pair[h] >> 16);
         }
@@ -296,35 +269,26 @@ class warp_attention {
       for (int n = 0; n < Groups; ++n)
 #pragma unroll
         for (int j = 0; j < 4; ++j) sums[i][n][j] = 0;
+    const int token = lane_ % 16;
 #pragma unroll
     for (int plane = 0; plane < (k::decoded ? 2 : 1); ++plane) {
-      const u32 row = keys + u32(plane * tokens * k::pitch + g_ * k::pitch);
+      const u32 tile = keys + u32(plane * tokens * k::pitch);
 #pragma unroll
-      for (int block = 0; block < k::k_blocks; ++block) {
-        const u32 at = row + u32(swizzled<k::pitch>(g_, 4 * block + t_) * 16);
-        const uint4 low = ptx::load_shared_16(at), high = ptx::load_shared_16(at + 8 * k::pitch);
-        const u32 low_words[4] = {low.x, low.y, low.z, low.w}, high_words[4] = {high.x, high.y, high.z, high.w};
-        u32 a[4 * k::spread], b[4 * k::spread];
+      for (int block = 0; block < k::blocks; ++block) {
+        u32 m[4], a[4][k::spread];
+        ptx::load_matrices(m, tile + chunk_at<k::pitch>(token, 2 * block + lane_ / 16));
 #pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          u32 pairs[k::spread];
-          unpack<k::kind(), k::offset()>(low_words[w], pairs);
+        for (int i = 0; i < 4; ++i) unpack<k::kind(), k::offset()>(m[i], a[i]);
 #pragma unroll
-          for (int i = 0; i < k::spread; ++i) a[w * k::spread + i] = pairs[i];
-          unpack<k::kind(), k::offset()>(high_words[w], pairs);
-#pragma unroll
-          for (int i = 0; i < k::spread; ++i) b[w * k::spread + i] = pairs[i];
-        }
-#pragma unroll
-        for (int p = 0; p < 2 * k::spread; ++p) {
-          const u32 factor[4] = {a[2 * p], b[2 * p], a[2 * p + 1], b[2 * p + 1]};
-          const int product = block * 2 * k::spread + p;
+        for (int i = 0; i < k::spread; ++i) {
+          const u32 factor[4] = {a[0][i], a[1][i], a[2][i], a[3][i]};
+          const int p = block * k::spread + i;
 #pragma unroll
           for (int n = 0; n < Groups; ++n)
 #pragma unroll
             for (int term = 0; term < (plane == 0 ? Terms : 1); ++term) {
               u32 pair[2];
-              get_factor(q, term, product, n, pair);
+              get_factor(q, term, p, n, pair);
               ptx::multiply_add<k::numbers>(sums[p % chains][n], factor, pair[0], pair[1]);
             }
         }
@@ -538,16 +502,17 @@ class warp_attention {
       for (int h = 0; h < 2; ++h) {
         const u32 packed = ptx::pack<v::numbers>(w[n][2 * h], w[n][2 * h + 1]);
         p[0][n][h] = ptx::transpose(packed);
-        if constexpr (terms == 2) p[1][n][h] = ptx::transpose(ptx::pack_rest(w[n][2 * h], w[n][2 * h + 1], packed));
+        if constexpr (terms == 2)
+          p[1][n][h] = ptx::transpose(ptx::pack_rest<v::numbers>(w[n][2 * h], w[n][2 * h + 1], packed));
       }
     const int token = lane_ / 16 * 8 + lane_ % 8;
 #pragma unroll
     for (int plane = 0; plane < (v::decoded ? 2 : 1); ++plane) {
-      const u32 row = values + u32((plane * tokens + token) * v::pitch);
+      const u32 tile = values + u32(plane * tokens * v::pitch);
 #pragma unroll
-      for (int block = 0; block < v::v_blocks; ++block) {
+      for (int block = 0; block < v::blocks; ++block) {
         u32 m[4];
-        ptx::load_transposed(m, row + u32(swizzled<v::pitch>(token, 2 * block + (lane_ >> 3 & 1)) * 16));
+        ptx::load_transposed(m, tile + chunk_at<v::pitch>(token, 2 * block + (lane_ >> 3 & 1)));
         u32 a[4][v::spread];
 #pragma unroll
         for (int i = 0; i < 4; ++i) unpack<v::kind(), v::offset()>(m[i], a[i]);
@@ -600,9 +565,11 @@ class warp_attention {
       uint4 first, rest;
       first.x = ptx::pack<ptx::numbers::bf16>(x[0], x[1]), first.y = ptx::pack<ptx::numbers::bf16>(x[2], x[3]);
       first.z = ptx::pack<ptx::numbers::bf16>(x[4], x[5]), first.w = ptx::pack<ptx::numbers::bf16>(x[6], x[7]);
-      rest.x = ptx::pack_rest(x[0], x[1], first.x), rest.y = ptx::pack_rest(x[2], x[3], first.y);
-      rest.z = ptx::pack_rest(x[4], x[5], first.z), rest.w = ptx::pack_rest(x[6], x[7], first.w);
-      const u32 at = to + u32(row * Pitch + swizzled<Pitch>(row, chunk) * 16);
+      rest.x = ptx::pack_rest<ptx::numbers::bf16>(x[0], x[1], first.x),
+      rest.y = ptx::pack_rest<ptx::numbers::bf16>(x[2], x[3], first.y);
+      rest.z = ptx::pack_rest<ptx::numbers::bf16>(x[4], x[5], first.z),
+      rest.w = ptx::pack_rest<ptx::numbers::bf16>(x[6], x[7], first.w);
+      const u32 at = to + chunk_at<Pitch>(row, chunk);
       ptx::store_shared_16(at, first);
       ptx::store_shared_16(at + tokens * Pitch, rest);
     }
@@ -698,7 +665,6 @@ class warp_attention {
 
   const Task& task_;
   int lane_, g_, t_;  // g and t: as the tensor cores' fragments are dealt out
-  int stages_;
   loader_state& state_;
   warp_rows rows_;
   u32 queries_, decoded_, ring_, slot_;
