@@ -118,8 +118,8 @@ void run_attention(const gpu& exec, const attention<Variant, Positions>& a, cons
       s.work,
       reinterpret_cast<float*>(s.scratch)};
   detail::launch_attention_of_dims(exec, task);
-  detail::launch(exec, detail::merge_kernel<std::remove_const_t<decltype(task)>>,
-                 dim3(2 * unsigned(s.work.shape.blocks)), dim3(32 * detail::merge_warps), 0, true, task);
+  detail::launch(exec, detail::merge_kernel<std::remove_const_t<decltype(task)>>, dim3(unsigned(s.work.shape.blocks)),
+                 dim3(32 * detail::merge_warps), 0, true, task);
 }
 
 }  // namespace kvilt::inline KVILT_ABI

@@ -12,7 +12,6 @@ namespace detail {
 struct work_shape {
   static constexpr int tokens = 16;      // keys of one step
   static constexpr int most_rows = 32;   // query rows of a unit
-  static constexpr int most_warps = 8;   // of a block
   static constexpr int most_stages = 6;  // steps of a warp that are on their way at once
 
   int rows = 0;    // query rows of a unit: 8, 16 or 32
@@ -46,15 +45,43 @@ struct line_shares {
   }
 };
 
+/// What a team works on at a time: steps [step, end) of a unit, whose first KV head is `head`. A row is (query, head of
+/// the group).
+struct unit_seat {
+  int item = 0;  // number of the sequence in the step
+  int head = 0;
+  int first_row = 0;  // of the sequence's rows
+  int rows = 0;       // of the unit
+  int step = 0, end = 0;
+  int steps = 0;  // of the whole unit
+
+  KVILT_HD constexpr bool whole() const { return step == 0 && end == steps; }
+  /// Of rows [first, first + most) those that there are; not below 0.
+  KVILT_HD constexpr int rows_from(int first, int most) const {
+    const int left = rows - first;
+    return left < 0 ? 0 : left < most ? left : most;
+  }
+};
+
+/// A team's share: [at, end) of the line, and what it begins with.
+struct team_share {
+  idx at = 0, end = 0;
+  unit_seat seat;
+};
+/// A unit that teams [opener, last] have in part.
+struct split_unit {
+  int opener = 0, last = 0;
+  unit_seat seat;
+};
+
 /// What is planned once a step, in device memory.
 struct work_plan {
   work_shape shape;
-  int size = 0;                         // sequences
-  const line_shares* shares = nullptr;  // 1
-  const idx* line = nullptr;            // [size + 1]: where each sequence's steps begin on the line
-  const int* steps = nullptr;           // [size]: of one of its units
-  const int* first_item = nullptr;      // [teams]: the sequence in which a team's share begins
-  const int* split = nullptr;           // [1 + teams]: how many units several teams have, and the first team of each
+  const idx* line = nullptr;          // [size + 1]: where each sequence's steps begin on the line
+  const int* steps = nullptr;         // [size]: of one of its units
+  const team_share* teams = nullptr;  // [teams]
+  const int* splits = nullptr;        // 1: how many units are split
+  const split_unit* split = nullptr;  // [teams], of which so many are there
 };
 
 /// Steps over one segment of a sequence. NOTE: steps begin at multiples of their tokens among the slots, so that they

@@ -57,8 +57,8 @@ constexpr int dim_step(const View& view) {
   return longest_device_row;
 }
 
-/// Floats that go with a row of queries or results.
-inline constexpr int device_row_notes = 4;
+/// Floats that go with a row of queries or results, beside it.
+inline constexpr int device_row_notes = 2;
 
 /// A segment's tiles of `work_shape::tokens` rows. Rows are multiples of 64 bytes apart; their last chunks may be
 /// padding, which is zero.
@@ -83,19 +83,21 @@ struct device_tile {
   KVILT_HD static constexpr int decoded_bytes(int step) {
     return tokens * ((k_codes ? 0 : 2 * k_pitch(step)) + (v_codes ? 0 : 2 * v_pitch(step)));
   }
-  /// Floats from one row of queries or results to the next, notes of it included.
+  /// Floats of a row of queries or results.
   KVILT_HD static constexpr int row_stride(int step) {
     const int k = padded_dim<k_format>(step), v = padded_dim<v_format>(step);
-    return int(round_up(k > v ? k : v, 32)) + device_row_notes;
+    return int(round_up(k > v ? k : v, 32));
   }
-  /// Bytes of eight of them.
-  KVILT_HD static constexpr int rows_bytes(int step) { return 8 * int(sizeof(float)) * row_stride(step); }
+  /// Bytes of eight of them, and of their notes.
+  KVILT_HD static constexpr int rows_bytes(int step) {
+    return 8 * int(sizeof(float)) * (row_stride(step) + device_row_notes);
+  }
 };
 
 /// Shared memory of a warp: of a step on its way, of rows that are decoded, and of eight rows of floats. The most that
 /// any segment needs.
 struct warp_bytes {
-  static constexpr int state = 96;  // of the loader
+  static constexpr int state = 80;  // of the loader
   int stage = 0, decoded = 0, rows = 0;
 
   template <kv_view View>
@@ -118,11 +120,18 @@ struct warp_bytes {
   }
 };
 
-/// What a warp may have: an eighth of what a block has on an H100, and at least two steps on their way.
+/// Warps of a block on an H100, for units of `rows` query rows. Narrow rows keep more warps busy: their steps are short.
 template <kv_view View>
-KVILT_HD constexpr int warp_budget(int step) {
-  constexpr int most_query_bytes = 8192;
-  return int(larger(227 * 1024 / 8, warp_bytes::of<View>(step).total(2, most_query_bytes)));
+KVILT_HD constexpr int block_warps(int step, int rows) {
+  constexpr int shared = 227 * 1024, many = 16, few = 8;
+  return rows == 8 && many * warp_bytes::of<View>(step).total(2, 0) <= shared ? many : few;
+}
+/// What a warp may have in shared memory: its part of a block's on an H100, and at least two steps on their way.
+template <kv_view View>
+KVILT_HD constexpr int warp_budget(int step, int rows) {
+  constexpr int shared = 227 * 1024, most_query_bytes = 8192;
+  return int(larger(shared / block_warps<View>(step, rows),
+                    warp_bytes::of<View>(step).total(2, rows == 8 ? 0 : most_query_bytes)));
 }
 
 }  // namespace kvilt::inline KVILT_ABI::detail

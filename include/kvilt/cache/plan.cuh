@@ -3,6 +3,7 @@
 #include <kvilt/cache/check.hpp>
 #include <kvilt/cache/device_step.hpp>
 #include <kvilt/cache/device_tile.hpp>
+#include <kvilt/cache/work_line.cuh>
 #include <kvilt/gpu/gpu.cuh>
 
 #include <span>
@@ -32,8 +33,8 @@ work_shape shape_of_work(const View& view, const device_limits& limits, int q_he
   shape.group = q_heads / view.kv_heads();
   const idx rows = idx(most_queries) * shape.group;
   shape.rows = rows <= 8 ? 8 : rows <= 16 || view.k_dim() > 128 || view.v_dim() > 128 ? 16 : work_shape::most_rows;
-  shape.warps = work_shape::most_warps;
-  const int need = warp_budget<View>(dim_step(view));
+  shape.warps = block_warps<View>(dim_step(view), shape.rows);
+  const int need = warp_budget<View>(dim_step(view), shape.rows);
   while (shape.warps > 1 && shape.warps * need > limits.shared_bytes) shape.warps /= 2;
   expects(shape.warps * need <= limits.shared_bytes, "a warp needs ", need, " bytes of shared memory; the device has ",
           limits.shared_bytes);
@@ -53,16 +54,16 @@ inline idx pieces_bytes(const work_shape& shape, int v_dim) {
 
 /// Where a device step's parts lie in its workspace.
 struct step_places {
-  idx items = 0, shares = 0, line = 0, steps = 0, first_item = 0, split = 0, pieces = 0, end = 0;
+  idx items = 0, line = 0, steps = 0, teams = 0, splits = 0, split = 0, pieces = 0, end = 0;
 
   step_places(idx size, const work_shape& shape, int v_dim) {
     const auto take = [&](idx bytes) { return std::exchange(end, end + round_up(bytes, 256)); };
     items = take(size * idx(sizeof(step_item)));
-    shares = take(idx(sizeof(line_shares)));
     line = take((size + 1) * idx(sizeof(idx)));
     steps = take(size * idx(sizeof(int)));
-    first_item = take(shape.teams() * idx(sizeof(int)));
-    split = take((1 + shape.teams()) * idx(sizeof(int)));
+    teams = take(shape.teams() * idx(sizeof(team_share)));
+    splits = take(idx(sizeof(int)));
+    split = take(shape.teams() * idx(sizeof(split_unit)));
     pieces = take(pieces_bytes(shape, v_dim));
   }
 };
@@ -84,13 +85,12 @@ device_step place_device_step(const View& view, int size, int q_heads, int most_
   s.size = size;
   s.most_queries = most_queries;
   s.q_heads = q_heads;
-  s.work = {shape,
-            size,
-            reinterpret_cast<const line_shares*>(base + at.shares),
-            reinterpret_cast<const idx*>(base + at.line),
-            reinterpret_cast<const int*>(base + at.steps),
-            reinterpret_cast<const int*>(base + at.first_item),
-            reinterpret_cast<const int*>(base + at.split)};
+  s.work.shape = shape;
+  s.work.line = reinterpret_cast<const idx*>(base + at.line);
+  s.work.steps = reinterpret_cast<const int*>(base + at.steps);
+  s.work.teams = reinterpret_cast<const team_share*>(base + at.teams);
+  s.work.splits = reinterpret_cast<const int*>(base + at.splits);
+  s.work.split = reinterpret_cast<const split_unit*>(base + at.split);
   s.scratch = base + at.pieces;
   s.scratch_bytes = workspace.size() - skip - std::size_t(at.pieces);
   return s;
@@ -119,65 +119,79 @@ __device__ inline idx sums_before(idx mine, idx& total) {
   return before + sum - mine;
 }
 
-/// Puts a step's units on the line and shares it out. One block.
+/// Puts a step's units on the line: how long it is.
 template <class View>
-__device__ void share_line(const View& view, const step_item* items, int size, const work_plan& plan) {
+__device__ idx lay_line(const View& view, const step_item* items, int size, const work_plan& plan) {
   idx* const line = const_cast<idx*>(plan.line);
   int* const steps = const_cast<int*>(plan.steps);
-  const work_shape& shape = plan.shape;
   idx before = 0;
   for (int first = 0; first < size; first += plan_threads) {
     const int i = first + int(threadIdx.x);
     idx mine = 0;
-    if (i < size && items[i].queries > 0) {
+    if (i < size) {
       const step_item item = items[i];
       int all = 0;
-      view.each([&](const auto& seg) { all += segment_steps(seg, item.n, item.sequence, shape.kv_heads); });
+      if (item.queries > 0)
+        view.each([&](const auto& seg) { all += segment_steps(seg, item.n, item.sequence, plan.shape.kv_heads); });
       // NOTE: a unit without keys has a step that reads nothing, so that someone writes its result.
       steps[i] = all > 0 ? all : 1;
-      mine = steps[i] * shape.units(item.queries);
-    } else if (i < size) {
-      steps[i] = 1;
+      mine = steps[i] * plan.shape.units(item.queries);
     }
     idx total = 0;
     const idx at = before + sums_before(mine, total);
     if (i < size) line[i] = at;
     before += total;
   }
-  const line_shares shares(before, shape.teams());
-  if (threadIdx.x == 0) {
-    line[size] = before;
-    *const_cast<line_shares*>(plan.shares) = shares;
-  }
+  if (threadIdx.x == 0) line[size] = before;
   __syncthreads();
-  int* const split = const_cast<int*>(plan.split);
-  if (threadIdx.x == 0) split[0] = 0;
-  idx splits_before = 0;
-  for (int first = 0; first < shape.teams(); first += plan_threads) {
-    const int team = first + int(threadIdx.x);
-    bool opens = false;
-    if (team < shape.teams()) {
-      const idx begin = shares.first(team), end = shares.first(team + 1);
-      int low = 0, high = size;  // the last item whose steps begin at `begin` or before
-      while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        (line[middle] <= begin ? low : high) = middle;
-      }
-      const_cast<int*>(plan.first_item)[team] = low;
-      // The team's last unit goes on with the next team, and did not begin with one before.
-      if (begin < end && end < before) {
-        int item = low;
-        while (line[item + 1] < end) ++item;
-        const idx unit = line[item] + (end - 1 - line[item]) / steps[item] * steps[item];
-        opens = unit >= begin && unit + steps[item] > end;
-      }
-    }
-    idx total = 0;
-    const idx at = splits_before + sums_before(opens ? 1 : 0, total);
-    if (opens) split[1 + at] = team;
-    splits_before += total;
+  return before;
+}
+
+/// The item to which a position of the line belongs.
+__device__ inline int item_at(const idx* line, int size, idx at) {
+  int low = 0, high = size;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (line[middle] <= at ? low : high) = middle;
   }
-  if (threadIdx.x == 0) split[0] = int(splits_before);
+  return low;
+}
+
+/// A team's share. Where its last unit goes on with the next team and did not begin with one before, that is `split`.
+__device__ inline bool take_share(const work_plan& plan, const step_item* items, int size, const line_shares& shares,
+                                  int team, split_unit& split) {
+  team_share share;
+  share.at = shares.first(team);
+  share.end = shares.first(team + 1);
+  bool opens = false;
+  if (share.at < share.end) {
+    share.seat = seat_at(plan, items, share.at, share.end, item_at(plan.line, size, share.at));
+    const idx last = share.end - 1;
+    const unit_seat seat = seat_at(plan, items, last, share.end, item_at(plan.line, size, last));
+    const idx begin = last - seat.step;
+    opens = begin >= share.at && begin + seat.steps > share.end;
+    if (opens) split = {team, shares.owner(begin + seat.steps - 1, team, plan.shape.teams()), seat};
+  }
+  const_cast<team_share*>(plan.teams)[team] = share;
+  return opens;
+}
+
+/// Puts a step's units on the line and shares it out. One block.
+template <class View>
+__device__ void share_line(const View& view, const step_item* items, int size, const work_plan& plan) {
+  const int teams = plan.shape.teams();
+  const line_shares shares(lay_line(view, items, size, plan), teams);
+  idx before = 0;
+  for (int first = 0; first < teams; first += plan_threads) {
+    const int team = first + int(threadIdx.x);
+    split_unit split;
+    const bool opens = team < teams && take_share(plan, items, size, shares, team, split);
+    idx total = 0;
+    const idx at = before + sums_before(opens ? 1 : 0, total);
+    if (opens) const_cast<split_unit*>(plan.split)[at] = split;
+    before += total;
+  }
+  if (threadIdx.x == 0) *const_cast<int*>(plan.splits) = int(before);
 }
 
 template <class View>

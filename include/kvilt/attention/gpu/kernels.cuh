@@ -27,81 +27,90 @@ __device__ void attend_block(const Task& task, unsigned char* memory) {
   const int team = int(blockIdx.x) * teams_here + warp / shape.heads;
   using attention = warp_attention<Task, DimStep, Groups>;
   attention attend(task, memory + warp * attention::memory_bytes());
-  const line_shares shares = *task.work.shares;
-  const idx first = shares.first(team), last = shares.first(team + 1);
-  if (first >= last) return;
-  for (int row = 0; row < shape.rows; row += 8 * Groups)
-    attend.run(first, last, task.work.first_item[team], team, warp % shape.heads, row);
+  const team_share share = task.work.teams[team];
+  if (share.at >= share.end) return;
+  for (int row = 0; row < shape.rows; row += 8 * Groups) attend.run(share, team, warp % shape.heads, row);
 }
 
 template <class Task, int DimStep, int Groups>
-__global__ void __launch_bounds__(32 * work_shape::most_warps, 1) attend_kernel(const __grid_constant__ Task task) {
+__global__ void __launch_bounds__(32 * block_warps<typename Task::view_type>(DimStep, 8 * Groups), 1)
+    attend_kernel(const __grid_constant__ Task task) {
   extern __shared__ __align__(128) unsigned char memory[];
   wait_for_earlier_kernels();
   let_next_kernel_start();
   attend_block<Task, DimStep, Groups>(task, memory);
 }
 
-inline constexpr int merge_warps = 8;
+inline constexpr int merge_warps = 16;
 
-/// Adds the pieces of the units that several teams had. An item of work is a split unit, one of its KV heads, and eight
-/// of its rows, or, where such items are few, one row, whose pieces the warps then share.
+/// Adds the pieces of the units that several teams had, row by row. Where rows are few, a block's warps share a row's
+/// pieces; else each has rows of its own. Pieces are added in the same order either way round: by warps of their own.
 template <class Task>
 class piece_merger {
  public:
-  /// `memory`: [merge_warps][stride] floats, notes included.
-  __device__ piece_merger(const Task& task, float* memory, int stride)
-      : task_(task), memory_(memory), stride_(stride), lane_(int(threadIdx.x) % 32), warp_(int(threadIdx.x) / 32) {}
+  static constexpr int stride = longest_device_row + 4;  // a row and its notes
+
+  /// `memory`: [merge_warps][stride] floats.
+  __device__ piece_merger(const Task& task, float* memory)
+      : task_(task), memory_(memory), lane_(int(threadIdx.x) % 32), warp_(int(threadIdx.x) / 32) {}
 
   __device__ void run() const {
     const work_shape& shape = task_.work.shape;
-    const int splits = task_.work.split[0], of_eight = shape.rows / 8;
-    const idx items = idx(splits) * shape.heads * of_eight;
-    if (8 * items <= 2 * idx(gridDim.x)) {
-      for (idx i = blockIdx.x; i < 8 * items; i += gridDim.x)
-        merge(int(i / 8 / of_eight / shape.heads), int(i / 8 / of_eight % shape.heads), int(i % (8 * of_eight)), 1);
+    const idx rows = idx(*task_.work.splits) * shape.heads * shape.rows;
+    if (rows <= 2 * idx(gridDim.x)) {
+      for (idx i = blockIdx.x; i < rows; i += gridDim.x) {
+        const found f = find(i);
+        if (f.row < f.split.seat.rows) gather(f, warp_, merge_warps);
+        __syncthreads();
+        if (warp_ == 0 && f.row < f.split.seat.rows) {
+          add_up();
+          write(f);
+        }
+        __syncthreads();
+      }
     } else {
-      for (idx i = blockIdx.x; i < items; i += gridDim.x)
-        merge(int(i / of_eight / shape.heads), int(i / of_eight % shape.heads), int(i % of_eight) * 8, 8);
+      for (idx i = blockIdx.x * idx(merge_warps) + warp_; i < rows; i += gridDim.x * idx(merge_warps)) {
+        const found f = find(i);
+        if (f.row >= f.split.seat.rows) continue;
+        gather(f, 0, 1);
+        write(f);
+      }
     }
   }
 
  private:
-  /// Rows [first, first + count) of the unit's, count being 1 or 8.
-  __device__ void merge(int split, int head_of_team, int first, int count) const {
-    const work_plan& work = task_.work;
-    const int opener = work.split[1 + split];
-    const idx end = work.shares->first(opener + 1);
-    const unit_seat seat = seat_at(task_, end - 1, end, work.first_item[opener], head_of_team);
-    const int rows = seat.rows_from(first, count);
-    if (rows == 0) return;
-    const int last = work.shares->owner(end - 1 - seat.step + seat.steps - 1, opener, work.shape.teams());
-    const int row = count == 1 ? first : first + warp_;
-    const warp_rows x{memory_, stride_};
-    if (row < seat.rows) gather(opener, last, head_of_team, row, count == 1 ? merge_warps : 1, x);
-    __syncthreads();
-    if (warp_ == 0) {
-      if (count == 1) add_up(x);
-      write_results(task_, task_.items[seat.item], seat.head, seat.first_row + first, rows, x);
-    }
-    __syncthreads();
+  /// A row of a split unit and of one of its KV heads.
+  struct found {
+    split_unit split;
+    int head, row;
+  };
+  __device__ found find(idx i) const {
+    const work_shape& shape = task_.work.shape;
+    const int of_unit = shape.heads * shape.rows, split = int(i / of_unit), in_unit = int(i - idx(split) * of_unit);
+    return {task_.work.split[split], in_unit / shape.rows, in_unit % shape.rows};
+  }
+  __device__ warp_rows mine(int warp) const {
+    return {memory_ + warp * stride, stride, memory_ + warp * stride + longest_device_row};
+  }
+  __device__ void write(const found& f) const {
+    const unit_seat& seat = f.split.seat;
+    write_results(task_, task_.items[seat.item], seat.head + f.head, seat.first_row + f.row, 1, mine(warp_));
   }
 
-  /// The sum of a row's pieces from team `opener`'s to team `last`'s, in this order; of every `every`th.
-  __device__ void gather(int opener, int last, int head_of_team, int row, int every, const warp_rows& x) const {
-    const int width = task_.v_stride(), all_rows = task_.work.shape.rows;
-    constexpr int at_once = 4, most_numbers = 2;  // of four floats a lane
+  /// The sum of pieces number `first`, `first + every`, ... in the order of teams.
+  __device__ void gather(const found& f, int first, int every) const {
+    const int width = task_.v_stride(), all_rows = task_.work.shape.rows, row = f.row;
+    constexpr int at_once = 8, most_numbers = longest_device_row / 128;  // of four floats a lane
     float4 out[most_numbers] = {};
     float maximum = -1e30f, sum = 0;
-    for (int team = opener + (every > 1 ? warp_ : 0); team <= last; team += at_once * every) {
-      float maxima[at_once], sums[at_once];
+    for (int team = f.split.opener + first; team <= f.split.last; team += at_once * every) {
+      float maxima[at_once], sums[at_once], high = maximum;
       float4 pieces[at_once][most_numbers];
-      float high = maximum;
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         const int other = team + i * every;
-        const bool there = other <= last;
-        const float* const piece = task_.piece(there ? other : opener, there && other != opener, head_of_team);
+        const bool there = other <= f.split.last;
+        const float* const piece = task_.piece(there ? other : team, (there ? other : team) != f.split.opener, f.head);
         maxima[i] = there ? __ldcg(piece + idx(all_rows) * width + row) : -1e30f;
         sums[i] = there ? __ldcg(piece + idx(all_rows) * (width + 1) + row) : 0.0f;
 #pragma unroll
@@ -125,26 +134,34 @@ class piece_merger {
         for (int k = 0; k < most_numbers; ++k) add(out[k], pieces[i][k], share);
       }
     }
+    const warp_rows x = mine(warp_);
 #pragma unroll
     for (int k = 0; k < most_numbers; ++k) {
       const int d = 4 * lane_ + 128 * k;
-      if (d < width) *reinterpret_cast<float4*>(x.row(warp_) + d) = out[k];
+      if (d < width) *reinterpret_cast<float4*>(x.row(0) + d) = out[k];
     }
-    if (lane_ == 0) x.maximum(warp_) = maximum, x.sum(warp_) = sum;
+    if (lane_ == 0) x.maximum(0) = maximum, x.sum(0) = sum;
+    __syncwarp();
   }
 
-  /// The warps' sums of one row, in their order, as row 0.
-  __device__ void add_up(const warp_rows& x) const {
-    float high = -1e30f, sum = 0;
-    for (int w = 0; w < merge_warps; ++w) high = fmaxf(high, x.maximum(w));
-    for (int w = 0; w < merge_warps; ++w) sum += x.sum(w) * ptx::exp2(x.maximum(w) - high);
+  /// The warps' sums of one row, in their order, as the first one's.
+  __device__ void add_up() const {
+    float high = -1e30f, sum = 0, shares[merge_warps];
+#pragma unroll
+    for (int w = 0; w < merge_warps; ++w) high = fmaxf(high, mine(w).maximum(0));
+#pragma unroll
+    for (int w = 0; w < merge_warps; ++w) {
+      shares[w] = ptx::exp2(mine(w).maximum(0) - high);
+      sum += mine(w).sum(0) * shares[w];
+    }
     for (int d = lane_; d < task_.v_stride(); d += 32) {
       float total = 0;
-      for (int w = 0; w < merge_warps; ++w) total += x.row(w)[d] * ptx::exp2(x.maximum(w) - high);
-      x.row(0)[d] = total;
+#pragma unroll
+      for (int w = 0; w < merge_warps; ++w) total += mine(w).row(0)[d] * shares[w];
+      mine(0).row(0)[d] = total;
     }
     __syncwarp();
-    if (lane_ == 0) x.maximum(0) = high, x.sum(0) = sum;
+    if (lane_ == 0) mine(0).maximum(0) = high, mine(0).sum(0) = sum;
     __syncwarp();
   }
 
@@ -157,16 +174,15 @@ class piece_merger {
 
   const Task& task_;
   float* memory_;
-  int stride_, lane_, warp_;
+  int lane_, warp_;
 };
 
 template <class Task>
 __global__ void __launch_bounds__(32 * merge_warps) merge_kernel(const __grid_constant__ Task task) {
-  constexpr int stride = longest_device_row + device_row_notes;
-  __shared__ __align__(16) float memory[merge_warps * stride];
+  __shared__ __align__(16) float memory[merge_warps * piece_merger<Task>::stride];
   wait_for_earlier_kernels();
   let_next_kernel_start();
-  piece_merger<Task>(task, memory, stride).run();
+  piece_merger<Task>(task, memory).run();
 }
 
 }  // namespace kvilt::inline KVILT_ABI::detail

@@ -9,15 +9,15 @@
 
 namespace kvilt::inline KVILT_ABI::detail {
 
-/// [8][stride]; beside each row: its maximum and sum as a result, its unit and the sum of its numbers as a query.
+/// [8][stride], and beside each row, as a result: its maximum, and its sum or by what it is multiplied.
 struct warp_rows {
   float* data = nullptr;
   int stride = 0;
+  float* notes = nullptr;  // [8][device_row_notes]
 
   __device__ float* row(int r) const { return data + r * stride; }
-  __device__ float& note(int r, int i) const { return data[(r + 1) * stride - device_row_notes + i]; }
-  __device__ float& maximum(int r) const { return note(r, 0); }
-  __device__ float& sum(int r) const { return note(r, 1); }
+  __device__ float& maximum(int r) const { return notes[r * device_row_notes]; }
+  __device__ float& sum(int r) const { return notes[r * device_row_notes + 1]; }
 };
 
 /// The rotation of the `count` rows' numbers [0, dim), by the warp.
@@ -49,18 +49,63 @@ __device__ void rotate_rows(const warp_rows& x, int count, int dim) {
   __syncwarp();
 }
 
+/// Can eight numbers of a row be read or written at once, wherever they are?
+template <class T>
+__device__ bool in_eights(const rows<T>& x) {
+  constexpr int bytes = sizeof(T) < 4 ? 8 * sizeof(T) : 16;
+  return (reinterpret_cast<std::uintptr_t>(x.data) | std::uintptr_t(x.token_stride * idx(sizeof(T))) |
+          std::uintptr_t(x.head_stride * idx(sizeof(T)))) %
+             bytes ==
+         0;
+}
+template <class T>
+__device__ void load_eight(const T* from, bool at_once, float (&x)[8]) {
+  T numbers[8];
+  if (at_once) {
+#pragma unroll
+    for (int i = 0; i < int(sizeof(numbers) / 16); ++i)
+      reinterpret_cast<uint4*>(numbers)[i] = reinterpret_cast<const uint4*>(from)[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) numbers[i] = from[i];
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = load(numbers[i]);
+}
+template <class T>
+__device__ void store_eight(T* to, bool at_once, const float (&x)[8]) {
+  alignas(16) T numbers[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) store(numbers[i], x[i]);
+  if (at_once) {
+#pragma unroll
+    for (int i = 0; i < int(sizeof(numbers) / 16); ++i)
+      reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(numbers)[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) to[i] = numbers[i];
+  }
+}
+
 /// Rows [first, first + count) of the sequence's queries, at most eight, in the view's rotation; those of eight that
 /// there are not, and numbers beyond `dim` up to `padded`, are 0.
 template <class Task, class Segment>
 __device__ void load_queries(const Task& task, const Segment& seg, const step_item& item, int head, int first,
                              int count, int padded, const warp_rows& to) {
-  const int lane = int(threadIdx.x) % 32, dim = task.view.k_dim();
+  const int lane = int(threadIdx.x) % 32, dim = task.view.k_dim(), eights = padded / 8;
+  const bool at_once = in_eights(task.q);
+  const idx q_row = item.q_row;
   __syncwarp();
-#pragma unroll
-  for (int r = 0; r < 8; ++r) {
-    const where w = where_of(task, item, head, first + (r < count ? r : 0));
-    const auto* const from = task.q.at(item.q_row + w.q_index, w.q_head);
-    for (int d = lane; d < padded; d += 32) to.row(r)[d] = r < count && d < dim ? load(from[d]) : 0.0f;
+#pragma unroll 4
+  for (int i = lane; i < 8 * eights; i += 32) {
+    const int r = i / eights, d = 8 * (i % eights);
+    float x[8] = {};
+    if (r < count && d < dim) {
+      const where w = where_of(task, item, head, first + r);
+      load_eight(task.q.at(q_row + w.q_index, w.q_head) + d, at_once, x);
+    }
+    *reinterpret_cast<float4*>(to.row(r) + d) = {x[0], x[1], x[2], x[3]};
+    *reinterpret_cast<float4*>(to.row(r) + d + 4) = {x[4], x[5], x[6], x[7]};
   }
   __syncwarp();
   if constexpr (std::is_same_v<typename Task::positions_type, cache_positions> &&
@@ -80,23 +125,34 @@ template <class Task>
 __device__ void write_results(const Task& task, const step_item& item, int head, int first, int count,
                               const warp_rows& x) {
   constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
-  const int lane = int(threadIdx.x) % 32, dim = task.view.v_dim();
+  const int lane = int(threadIdx.x) % 32, dim = task.view.v_dim(), eights = dim / 8;
+  const bool at_once = in_eights(task.out);
+  const idx q_row = item.q_row;
   __syncwarp();
   rotate_rows<typename Task::view_type::v_rotation, true>(x, count, dim);
-  for (int r = 0; r < count; ++r) {
-    const where w = where_of(task, item, head, first + r);
-    float maximum = x.maximum(r), sum = x.sum(r), share = 1;
+  if (lane < count) {
+    const where w = where_of(task, item, head, first + lane);
+    float maximum = x.maximum(lane), sum = x.sum(lane), share = 1;
     if constexpr (has_sink<typename Task::variant_type>) {
       const float sink = task.variant.sink(w.q_head) * log2_e, high = sink > maximum ? sink : maximum;
       share = ptx::exp2(maximum - high);
       sum = sum * share + ptx::exp2(sink - high);
       maximum = high;
     }
-    const float factor = sum == 0 ? 0.0f : share / sum;
-    auto* const to = task.out.at(item.q_row + w.q_index, w.q_head);
-    for (int d = lane; d < dim; d += 32) store(to[d], x.row(r)[d] * factor);
-    if (task.lse && lane == 0)
-      task.lse.at(item.q_row + w.q_index, w.q_head) = sum == 0 ? -__builtin_huge_valf() : (maximum + log2f(sum)) * ln_2;
+    x.sum(lane) = sum == 0 ? 0.0f : share / sum;
+    if (task.lse)
+      task.lse.at(q_row + w.q_index, w.q_head) = sum == 0 ? -__builtin_huge_valf() : (maximum + log2f(sum)) * ln_2;
+  }
+  __syncwarp();
+#pragma unroll 2
+  for (int i = lane; i < count * eights; i += 32) {
+    const int r = i / eights, d = 8 * (i % eights);
+    const where w = where_of(task, item, head, first + r);
+    const float4 a = *reinterpret_cast<const float4*>(x.row(r) + d),
+                 b = *reinterpret_cast<const float4*>(x.row(r) + d + 4);
+    const float f = x.sum(r);
+    store_eight(task.out.at(q_row + w.q_index, w.q_head) + d, at_once,
+                {a.x * f, a.y * f, a.z * f, a.w * f, b.x * f, b.y * f, b.z * f, b.w * f});
   }
   __syncwarp();
 }

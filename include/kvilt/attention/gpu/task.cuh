@@ -4,6 +4,7 @@
 #include <kvilt/attention/variant.hpp>
 #include <kvilt/cache/device_step.hpp>
 #include <kvilt/cache/device_tile.hpp>
+#include <kvilt/cache/work_line.cuh>
 #include <kvilt/gpu/ptx.cuh>
 
 namespace kvilt::inline KVILT_ABI::detail {
@@ -48,55 +49,6 @@ __device__ void visit_segment(const View& view, int which, Body&& body) {
       if (i++ == which) body(seg);
     });
   }
-}
-
-/// Rows of a unit's queries: row r is (token, head of the group).
-struct unit_seat {
-  int item = 0;       // number in the step
-  int head = 0;       // KV head
-  int first_row = 0;  // of the sequence's rows
-  int rows = 0;       // that there are from there on, at most as many as asked for
-  int step = 0;       // the first on the line of those that are a team's
-  int end = 0;        // and the last, exclusive
-  int steps = 0;      // of the whole unit
-
-  __device__ bool whole() const { return step == 0 && end == steps; }
-  /// Of rows [first, first + most) those that there are; not below 0.
-  __device__ int rows_from(int first, int most) const {
-    const int left = rows - first;
-    return left < 0 ? 0 : left < most ? left : most;
-  }
-};
-
-/// a / b, which is less than `most`. NOTE: a division of 64 bits is a call.
-__device__ inline idx quotient(idx a, int b, idx most) {
-  if (a >> 31 == 0) return idx(std::uint32_t(a) / std::uint32_t(b));
-  idx low = 0;
-  while (most - low > 1) {
-    const idx middle = (low + most) / 2;
-    (middle * b <= a ? low : most) = middle;
-  }
-  return low;
-}
-
-/// The unit to which position `at` of the line belongs, as far as `end`; `item` is the sequence or one before it.
-template <class Task>
-__device__ unit_seat seat_at(const Task& task, idx at, idx end, int item, int head_of_team) {
-  const work_plan& work = task.work;
-  while (work.line[item + 1] <= at) ++item;
-  const idx in_item = at - work.line[item];
-  unit_seat seat;
-  seat.item = item;
-  seat.steps = work.steps[item];
-  const int blocks = int(work.shape.row_blocks(task.items[item].queries));
-  const idx unit = quotient(in_item, seat.steps, idx(blocks) * (work.shape.kv_heads / work.shape.heads));
-  const int head_block = int(unit) / blocks, row_block = int(unit) - head_block * blocks;
-  seat.head = head_block * work.shape.heads + head_of_team;
-  seat.first_row = row_block * work.shape.rows;
-  seat.rows = int(smaller(idx(task.items[item].queries) * work.shape.group - seat.first_row, work.shape.rows));
-  seat.step = int(in_item - unit * seat.steps);
-  seat.end = int(smaller(seat.steps, seat.step + (end - at)));
-  return seat;
 }
 
 /// What hooks are told about row `row` of a sequence.

@@ -26,7 +26,8 @@ class warp_attention {
         g_(lane_ / 4),
         t_(lane_ % 4),
         state_(*reinterpret_cast<loader_state*>(memory)),
-        rows_{reinterpret_cast<float*>(memory + warp_bytes::state), rows_bytes / (8 * int(sizeof(float)))},
+        rows_{reinterpret_cast<float*>(memory + warp_bytes::state), row_stride,
+              reinterpret_cast<float*>(memory + warp_bytes::state) + 8 * row_stride},
         queries_(ptx::shared_address(memory) + warp_bytes::state + rows_bytes),
         decoded_(queries_ + query_bytes),
         ring_(decoded_ + decoded_bytes),
@@ -36,19 +37,19 @@ class warp_attention {
     return warp_bytes::of<view_type>(DimStep).total(most_stages(), query_bytes);
   }
 
-  /// Steps [at, end) of the line, rows [first_row, first_row + rows) of every unit.
-  __device__ void run(idx at, idx end, int item, int team, int head_of_team, int first_row) {
-    key_loader<Task, DimStep> loader(task_, state_, at, end, item, head_of_team, first_row, rows);
+  /// Rows [first_row, first_row + rows) of every unit of team `team`'s share.
+  __device__ void run(const team_share& share, int team, int head_of_team, int first_row) {
+    key_loader<Task, DimStep> loader(task_, state_, share, head_of_team, first_row, rows);
 #pragma unroll 1
     for (int i = 0; i < stages; ++i) loader.issue(ring_ + u32(i * stage_bytes));
     slot_ = ring_;
-    while (at < end) {
-      const unit_seat seat = seat_at(task_, at, end, item, head_of_team);
-      item = seat.item;
+    unit_seat seat = share.seat;
+    for (idx at = share.at; at < share.end;) {
+      if (at != share.at) seat = seat_at(task_.work, task_.items, at, share.end, seat.item);
       at += seat.end - seat.step;
       const int count = seat.rows_from(first_row, rows);
       if (count == 0) continue;
-      attend(seat, first_row, count, loader);
+      attend(seat, seat.head + head_of_team, first_row, count, loader);
       leave(seat, team, head_of_team, first_row, count);
     }
     ptx::wait_copies<0>();
@@ -71,6 +72,7 @@ class warp_attention {
   static constexpr int stage_bytes = warp_bytes::of<view_type>(DimStep).stage;
   static constexpr int decoded_bytes = warp_bytes::of<view_type>(DimStep).decoded;
   static constexpr int rows_bytes = warp_bytes::of<view_type>(DimStep).rows;
+  static constexpr int row_stride = rows_bytes / (8 * int(sizeof(float))) - device_row_notes;
 
   template <class Segment>
   static consteval int terms() {
@@ -89,7 +91,7 @@ class warp_attention {
   static consteval int most_stages() {
     int stages = work_shape::most_stages;
     while (stages > 2 &&
-           warp_bytes::of<view_type>(DimStep).total(stages, query_bytes) > warp_budget<view_type>(DimStep))
+           warp_bytes::of<view_type>(DimStep).total(stages, query_bytes) > warp_budget<view_type>(DimStep, rows))
       --stages;
     return stages;
   }
@@ -122,11 +124,11 @@ class warp_attention {
       pair[0] = q.pairs[term][p][n][0], pair[1] = q.pairs[term][p][n][1];
   }
 
-  __device__ void attend(const unit_seat& seat, int first_row, int count, key_loader<Task, DimStep>& loader) {
+  __device__ void attend(unit_seat seat, int head, int first_row, int count, key_loader<Task, DimStep>& loader) {
     clear();
     const step_item& item = task_.items[seat.item];
     item_ = &item;
-    head_ = seat.head;
+    head_ = seat.head = head;
     first_ = seat.first_row + first_row;
     count_ = count;
     // The row about which this lane asks the variant, for all lanes.
@@ -269,14 +271,13 @@ class warp_attention {
       for (int n = 0; n < Groups; ++n)
 #pragma unroll
         for (int j = 0; j < 4; ++j) sums[i][n][j] = 0;
-    const int token = lane_ % 16;
+    const u32 first = chunk_at<k::pitch>(lane_ % 16, lane_ / 16);
 #pragma unroll
     for (int plane = 0; plane < (k::decoded ? 2 : 1); ++plane) {
-      const u32 tile = keys + u32(plane * tokens * k::pitch);
 #pragma unroll
       for (int block = 0; block < k::blocks; ++block) {
         u32 m[4], a[4][k::spread];
-        ptx::load_matrices(m, tile + chunk_at<k::pitch>(token, 2 * block + lane_ / 16));
+        ptx::load_matrices(m, keys + plane * tokens * k::pitch + pair_at<k::pitch>(first, block));
 #pragma unroll
         for (int i = 0; i < 4; ++i) unpack<k::kind(), k::offset()>(m[i], a[i]);
 #pragma unroll
@@ -348,12 +349,11 @@ class warp_attention {
       }
     }
     change_scores(c);
-    bool masked = false;
-    mask(seg, alive, values, c, v_log, masked);
+    if constexpr (v::params() != param_kind::none) add_logs(c, v_log);
+    const bool masked = mask(seg, alive, values, c);
 
     // Weights, relative to a maximum that is raised seldom: no more than 2^6, so that they fit 16 bits.
     float w[Groups][4], most = -__builtin_huge_valf();
-    if constexpr (v::params() != param_kind::none) add_logs(c, v_log, masked);
 #pragma unroll
     for (int n = 0; n < Groups; ++n)
 #pragma unroll
@@ -371,19 +371,29 @@ class warp_attention {
 #pragma unroll
     for (int n = 0; n < Groups; ++n)
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        w[n][j] = ptx::exp2(w[n][j]);
-        if constexpr (v::params() == param_kind::none) {
-          sum_[n][j & 1] += w[n][j];
-        } else {
-          // NOTE: a token that is hidden may have a scale that is NaN.
-          const bool counts = !masked || w[n][j] != 0;
-          sum_[n][j & 1] += counts ? w[n][j] * v_inverse[j / 2] : 0.0f;
-          if constexpr (v::params() == param_kind::scale_zero)
-            zero_[n][j & 1] += counts ? w[n][j] * v_zero[j / 2] : 0.0f;
-        }
-      }
+      for (int j = 0; j < 4; ++j) w[n][j] = ptx::exp2(w[n][j]);
+    // NOTE: a token that is hidden may have a scale that is NaN.
+    if (v::params() != param_kind::none && masked)
+      add_weights<true, v::params()>(w, v_inverse, v_zero);
+    else
+      add_weights<false, v::params()>(w, v_inverse, v_zero);
     multiply_values<Segment>(values, w);
+  }
+
+  /// To the sums, weights without the values' scales.
+  template <bool Masked, param_kind Params>
+  __device__ void add_weights(const float (&w)[Groups][4], const float (&v_inverse)[2], const float (&v_zero)[2]) {
+#pragma unroll
+    for (int n = 0; n < Groups; ++n)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const bool counts = !Masked || w[n][j] != 0;
+        if constexpr (Params == param_kind::none)
+          sum_[n][j & 1] += w[n][j];
+        else
+          sum_[n][j & 1] += counts ? w[n][j] * v_inverse[j / 2] : 0.0f;
+        if constexpr (Params == param_kind::scale_zero) zero_[n][j & 1] += counts ? w[n][j] * v_zero[j / 2] : 0.0f;
+      }
   }
 
   __device__ void change_scores(scores& c) const {
@@ -415,17 +425,16 @@ class warp_attention {
     return int(ptx::load_shared_4(slot_ + slot_notes::positions + 4u * u32(token)));
   }
 
-  /// Hides what is not there, and what the variant or the retention hides.
+  /// Hides what is not there, and what the variant or the retention hides. True where there is such.
   template <class Segment>
-  __device__ void mask(const Segment& seg, u32 alive, u32 values, scores& c, float (&v_log)[2], bool& masked) const {
+  __device__ bool mask(const Segment& seg, u32 alive, u32 values, scores& c) const {
     constexpr bool ordered = Segment::retention_type::ordered;
     bool whole = alive == 0xffffu;
     const position_range range{position(0), position(tokens - 1) + 1};
     const bool kept =
         ordered && keeps_whole(task_.variant, asked_, range) && sees_whole(seg.retention, asked_.q_position, range);
     whole = __all_sync(all, whole && kept);
-    if (whole) return;
-    masked = true;
+    if (whole) return false;
     bool seen[2] = {false, false};
     for_each_pair([&](int n, int j, const where& w) {
       const bool there = alive >> (g_ + 8 * (j / 2)) & 1;
@@ -440,7 +449,6 @@ class warp_attention {
       u32 lanes = __ballot_sync(all, seen[h]);
       lanes |= lanes >> 1, lanes |= lanes >> 2;
       for (int token = 0; token < 8; ++token) seen_by_any |= (lanes >> (4 * token) & 1) << (token + 8 * h);
-      if (!(seen_by_any >> (g_ + 8 * h) & 1)) v_log[h] = 0;
     }
     using v = traits<typename Segment::v_format>;
     for (u32 hidden = alive & ~seen_by_any; hidden; hidden &= hidden - 1) {
@@ -451,6 +459,7 @@ class warp_attention {
       }
     }
     __syncwarp();
+    return true;
   }
   template <class Retention>
   __device__ static bool sees_whole(const Retention& retention, idx q_position, position_range range) {
@@ -461,14 +470,11 @@ class warp_attention {
   }
 
   /// The values' scales, which belong to the weights.
-  __device__ static void add_logs(scores& c, const float (&v_log)[2], bool masked) {
+  __device__ static void add_logs(scores& c, const float (&v_log)[2]) {
 #pragma unroll
     for (int n = 0; n < Groups; ++n)
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float t = c[n][j] + v_log[j / 2];
-        c[n][j] = masked && c[n][j] == -__builtin_huge_valf() ? c[n][j] : t;
-      }
+      for (int j = 0; j < 4; ++j) c[n][j] += v_log[j / 2];
   }
 
   /// A new reference, which makes the largest weight 2^4.
@@ -505,14 +511,13 @@ class warp_attention {
         if constexpr (terms == 2)
           p[1][n][h] = ptx::transpose(ptx::pack_rest<v::numbers>(w[n][2 * h], w[n][2 * h + 1], packed));
       }
-    const int token = lane_ / 16 * 8 + lane_ % 8;
+    const u32 first = chunk_at<v::pitch>(lane_ / 16 * 8 + lane_ % 8, lane_ / 8 % 2);
 #pragma unroll
     for (int plane = 0; plane < (v::decoded ? 2 : 1); ++plane) {
-      const u32 tile = values + u32(plane * tokens * v::pitch);
 #pragma unroll
       for (int block = 0; block < v::blocks; ++block) {
         u32 m[4];
-        ptx::load_transposed(m, tile + chunk_at<v::pitch>(token, 2 * block + (lane_ >> 3 & 1)));
+        ptx::load_transposed(m, values + plane * tokens * v::pitch + pair_at<v::pitch>(first, block));
         u32 a[4][v::spread];
 #pragma unroll
         for (int i = 0; i < 4; ++i) unpack<v::kind(), v::offset()>(m[i], a[i]);
@@ -580,15 +585,23 @@ class warp_attention {
     return (2 * (block / spread) + upper) * 8 * spread + g_ * spread + block % spread;
   }
 
+  /// The order of `out_`, which is known where there is but one.
+  __device__ int spread() const {
+    if constexpr (view_type::segments == 1)
+      return traits<typename std::remove_cvref_t<decltype(task_.view.first())>::v_format>::spread;
+    else
+      return spread_ ? spread_ : 1;
+  }
+
   /// Results of group `n` as rows.
   __device__ void to_rows(int n) {
-    const int dim = task_.view.v_dim();
+    const int dim = task_.view.v_dim(), spread = this->spread();
     __syncwarp();
 #pragma unroll
     for (int b = 0; b < blocks; ++b)
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int d = number_of(spread_, b, j / 2);
+        const int d = number_of(spread, b, j / 2);
         if (d < dim) rows_.row(2 * t_ + j % 2)[d] = out_[b][n][j] + zero_[n][j % 2];
       }
     __syncwarp();
@@ -622,8 +635,6 @@ class warp_attention {
 
   /// Writes the unit's results, or the part of them that is this team's.
   __device__ void leave(const unit_seat& seat, int team, int head_of_team, int first_row, int count) {
-    // NOTE: a unit without keys has no order of its own.
-    if (spread_ == 0) spread_ = 1;
 #pragma unroll
     for (int n = 0; n < Groups; ++n) {
       if (8 * n >= count) break;
