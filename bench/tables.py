@@ -121,6 +121,76 @@ def of_heads(rows):
     return spread(rows, left, lambda row: f"{int(row['tokens']):,} tokens", size)
 
 
+def shape_name(row):
+    text = f"{row['batch']} x {row['context']}, {row['q_heads']}/{row['kv_heads']}"
+    queries = int(row["queries"])
+    return text if queries == 1 else f"{text}, {queries} queries"
+
+
+def time_and_share(row):
+    if row.get("check", "ok") != "ok":
+        return {"none": "no kernel"}.get(row["check"], row["check"])
+    share = f" ({float(row['of_read']):.0f} %)" if row["of_read"] else ""
+    return f"{float(row['us']):.1f}{share}"
+
+
+def of_gpu_decode(rows):
+    one_dim = len({row["dim"] for row in rows}) == 1
+
+    def left(row):
+        dim = {} if one_dim else {"dim": row["dim"]}
+        return {"format": name(row["format"]), "layout": row["layout"], **dim}
+
+    return spread(rows, left, shape_name, time_and_share)
+
+
+def of_gpu_peers(rows):
+    def left(row):
+        return {"kernel": row["kernel"], "format": row["format"], "layout": row["layout"]}
+
+    return spread(rows, left, shape_name, time_and_share)
+
+
+def of_gpu_append(rows):
+    def left(row):
+        turned = " and RoPE" if row["rope"] == "1" else ""
+        return {"format": name(row["format"]), "layout": row["layout"] + turned}
+
+    def cell(row):
+        return f"{float(row['us']):.1f} ({float(row['of_copy']):.0f} %)" if row["check"] == "ok" else row["check"]
+
+    return spread(rows, left, lambda row: f"{row['sequences']} x {int(row['tokens']):,} tokens", cell)
+
+
+def of_gpu_load(rows):
+    def left(row):
+        return {"bytes of a row": row["row_bytes"], "layout": row["layout"]}
+
+    return spread(rows, left, lambda row: f"{row['sequences']} x {int(row['tokens']):,} tokens", time_and_share)
+
+
+def of_gpu_plan(rows):
+    def left(row):
+        return {"layout": row["layout"]}
+
+    return spread(rows, left, lambda row: f"{int(row['sequences']):,} sequences, us", lambda row: row["us"])
+
+
+def of_gpu_step(row):
+    return {
+        "policy": name(row["policy"]),
+        "cache, GB": f"{float(row['cache_GB']):.1f}",
+        "ms a step": f"{float(row['ms']):.2f}" if row["check"] == "ok" else row["check"],
+        "tokens/s": f"{float(row['tokens_s']):,.0f}",
+        "attention, ms": f"{float(row['attention_ms']):.2f}",
+        "of the step, %": f"{float(row['of_step']):.0f}",
+    }
+
+
+def of_compile_cost(row):
+    return {"compiler": row["compiler"], "what": row["what"], "seconds": f"{float(row['user_seconds']):.1f}"}
+
+
 # The files that a table is made of, by how their names begin.
 KINDS = {
     "host_policies_": one_by_one(of_policy),
@@ -129,6 +199,13 @@ KINDS = {
     "host_scales_": of_scales,
     "reservations": one_by_one(of_reservation),
     "heads": of_heads,
+    "gpu_decode": of_gpu_decode,
+    "gpu_peers": of_gpu_peers,
+    "gpu_append": of_gpu_append,
+    "gpu_load": of_gpu_load,
+    "gpu_plan": of_gpu_plan,
+    "gpu_step": one_by_one(of_gpu_step),
+    "compile_cost": one_by_one(of_compile_cost),
 }
 
 
@@ -151,9 +228,10 @@ def table(results, words):
         raise ValueError(f"it begins with none of {', '.join(KINDS)}")
     with open(results / f"{file}.csv", encoding="utf-8", newline="") as lines:
         rows = kind(chosen(list(csv.DictReader(lines)), conditions))
-    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    lines = [columns, *([row.get(column, "-") for column in columns] for row in rows)]
     heading, *body = ("| " + " | ".join(cells) + " |\n" for cells in lines)
-    return heading + "|" + "---|" * len(rows[0]) + "\n" + "".join(body)
+    return heading + "|" + "---|" * len(columns) + "\n" + "".join(body)
 
 
 def written(text, results):

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,10 @@ using bench::decode_entry, bench::decode_shape;
 
 // Beyond what 16-bit outputs lose.
 constexpr double largest_error = 5e-3;
+
+// In which others were measured: batch, context, query heads, KV heads.
+constexpr decode_shape shapes[] = {{1, 8192, 32, 8},   {16, 8192, 32, 8},  {64, 4096, 32, 8}, {128, 2048, 32, 8},
+                                   {1, 131072, 32, 8}, {16, 8192, 32, 32}, {64, 4096, 64, 8}};
 
 struct subject {
   decode_entry what;
@@ -39,7 +44,15 @@ struct subject {
     std::string words = what.format + ',' + what.layout;
     for (const int n : {what.dim, shape.batch, shape.context, shape.q_heads, shape.kv_heads, shape.queries})
       words += ',' + std::to_string(n);
-    return words + ',' + checked;
+    return words + ',' + part() + ',' + checked;
+  }
+
+ private:
+  // What the row is there to show.
+  const char* part() const {
+    if (what.dim != 128) return "dims";
+    if (shape.queries > 1) return "queries";
+    return std::count(std::begin(shapes), std::end(shapes), shape) > 0 ? "shapes" : "groups";
   }
 };
 
@@ -105,10 +118,6 @@ std::vector<decode_entry> entries() {
   return all;
 }
 
-// Others' shapes: batch, context, query heads, KV heads.
-constexpr decode_shape shapes[] = {{1, 8192, 32, 8},   {16, 8192, 32, 8},  {64, 4096, 32, 8}, {128, 2048, 32, 8},
-                                   {1, 131072, 32, 8}, {16, 8192, 32, 32}, {64, 4096, 64, 8}};
-
 // Rows of one entry.
 std::vector<decode_shape> shapes_of(const decode_entry& e, bool quick) {
   const bool main_format = e.format == "bf16" || e.format == "e4m3" || e.format == "q8";
@@ -143,6 +152,7 @@ int run(int argc, char** argv) {
              {"q_heads", 7},
              {"kv_heads", 8},
              {"queries", 7},
+             {"part", 7},
              {"check", 5},
              {"us", 8, "%.2f"},
              {"MB", 7, "%.1f"},
