@@ -64,7 +64,7 @@ def points(ours, theirs):
 
 
 def commands(plots, groups, end, gpu, to):
-    tics = ", ".join(f"'{b} x {c:,}\\n{q}/{kv} heads' {x:.2f}" for x, (b, c, q, kv) in groups)
+    tics = ", ".join(f'"{b} x {c:,}\\n{q}/{kv} heads" {x:.2f}' for x, (b, c, q, kv) in groups)
     lines = [
         "set terminal svg dynamic background rgb 'white' font 'sans-serif,12' size 1120,560",
         f"set output '{to}'",
@@ -74,11 +74,12 @@ def commands(plots, groups, end, gpu, to):
         f"set title \"Decode on one {gpu}: share of a plain read of the same bytes, %\\n"
         "filled: kvilt, pages of 16; hollow: the best of others, any layout\"",
         f"set xtics ({tics})",
+        "set bmargin 6",
         f"set xrange [{-1.5 * BAR}:{end}]",
         "set yrange [0:108]",
         "set ytics 20",
         f"set boxwidth {0.86 * BAR}",
-        "set key outside bottom center horizontal",
+        "set key bottom center at screen 0.5, 0.02 horizontal width 2",
     ]
     drawn, data = [], []
 
