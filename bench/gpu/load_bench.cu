@@ -194,67 +194,76 @@ class loaded_layers {
   bench::device_array<unsigned> sums_;
 };
 
-template <class Policy>
-void measure(benchmark::State& state, const std::string& label, bench::ceilings& ceilings, int runs,
-             const load_shape& shape) {
-  loaded_layers<Policy> layers(shape);
-  double best = 1e30;
-  setting chosen{};
-  bool right = true;
-  for (const setting& s : settings) {
-    if (!layers.fits(s)) continue;
-    right = right && layers.right(s);
-    const bench::graph chain(layers.stream(), [&] {
-      for (int layer = 0; layer < layers.count(); ++layer) layers.template load<false>(s, layer);
-    });
-    const double seconds = bench::median_seconds(layers.stream(), chain, runs) / layers.count();
-    if (seconds < best) best = seconds, chosen = s;
+class measurement {
+ public:
+  explicit measurement(int runs) : runs_(runs), ceilings_(stream_, runs) {}
+
+  template <class Policy>
+  void measure(benchmark::State& state, const std::string& label, const load_shape& shape) {
+    loaded_layers<Policy> layers(shape);
+    double best = 1e30;
+    setting chosen{};
+    bool right = true;
+    for (const setting& s : settings) {
+      if (!layers.fits(s)) continue;
+      right = right && layers.right(s);
+      const bench::graph chain(layers.stream(), [&] {
+        for (int layer = 0; layer < layers.count(); ++layer) layers.template load<false>(s, layer);
+      });
+      const double seconds = bench::median_seconds(layers.stream(), chain, runs_) / layers.count();
+      if (seconds < best) best = seconds, chosen = s;
+    }
+    if (!right) ++failures_;
+    for (auto _ : state) state.SetIterationTime(best);
+    const double bytes = double(layers.bytes()), read = ceilings_.read_seconds(layers.bytes());
+    state.SetLabel(label + ',' + std::to_string(chosen.stages) + ',' + std::to_string(chosen.blocks) +
+                   (right ? ",ok" : ",FAIL"));
+    state.counters["us"] = 1e6 * best;
+    state.counters["MB"] = 1e-6 * bytes;
+    state.counters["GB_s"] = 1e-9 * bytes / best;
+    state.counters["read_GB_s"] = 1e-9 * bytes / read;
+    state.counters["of_read"] = 100 * read / best;
   }
-  for (auto _ : state) state.SetIterationTime(best);
-  const double bytes = double(layers.bytes()), read = ceilings.read_seconds(layers.bytes());
-  state.SetLabel(label + ',' + std::to_string(chosen.stages) + ',' + std::to_string(chosen.blocks) +
-                 (right ? ",ok" : ",FAIL"));
-  state.counters["us"] = 1e6 * best;
-  state.counters["MB"] = 1e-6 * bytes;
-  state.counters["GB_s"] = 1e-9 * bytes / best;
-  state.counters["read_GB_s"] = 1e-9 * bytes / read;
-  state.counters["of_read"] = 100 * read / best;
-}
+
+  int failures() const { return failures_; }
+
+ private:
+  int runs_;
+  bench::stream stream_;
+  bench::ceilings ceilings_;
+  int failures_ = 0;
+};
 
 template <class Layout, int RowBytes>
-void add_rows(const char* layout, bench::ceilings& ceilings, const bench::options& o) {
+void add_rows(const char* layout, measurement& m, bool quick) {
+  using policy = kvilt::policy<Layout, kvilt::bf16<RowBytes / 2>>;
   std::vector<load_shape> shapes{{16, 8192}};
-  if (!o.quick) shapes.insert(shapes.begin(), {1, 8192});
+  if (!quick) shapes.insert(shapes.begin(), {1, 8192});
   for (const load_shape& s : shapes) {
-    const std::string row = std::to_string(RowBytes), sequences = std::to_string(s.sequences),
-                      tokens = std::to_string(s.tokens);
+    const std::string row = std::to_string(RowBytes), sequences = std::to_string(s.sequences);
+    const std::string tokens = std::to_string(s.tokens);
     const std::string label = row + ',' + layout + ',' + sequences + ',' + tokens;
-    const int runs = o.runs;
     benchmark::RegisterBenchmark(("bytes:" + row + '/' + layout + '/' + sequences + 'x' + tokens).c_str(),
-                                 [=, &ceilings](benchmark::State& state) {
-                                   measure<kvilt::policy<Layout, kvilt::bf16<RowBytes / 2>>>(state, label, ceilings,
-                                                                                             runs, s);
-                                 })
+                                 [&m, label, s](benchmark::State& state) { m.measure<policy>(state, label, s); })
         ->Iterations(1)
         ->UseManualTime();
   }
 }
 
 template <int RowBytes>
-void add_layouts(bench::ceilings& ceilings, const bench::options& o) {
-  add_rows<kvilt::contiguous, RowBytes>("contiguous", ceilings, o);
-  add_rows<kvilt::paged<64>, RowBytes>("paged64", ceilings, o);
-  add_rows<kvilt::paged<16>, RowBytes>("paged16", ceilings, o);
-  add_rows<kvilt::paged<1>, RowBytes>("paged1", ceilings, o);
+void add_layouts(measurement& m, bool quick) {
+  add_rows<kvilt::contiguous, RowBytes>("contiguous", m, quick);
+  add_rows<kvilt::paged<64>, RowBytes>("paged64", m, quick);
+  add_rows<kvilt::paged<16>, RowBytes>("paged16", m, quick);
+  add_rows<kvilt::paged<1>, RowBytes>("paged1", m, quick);
 }
 
-void run(int argc, char** argv) {
+int run(int argc, char** argv) {
   const bench::options o = bench::read_options(argc, argv);
-  const bench::stream stream;
-  bench::ceilings ceilings(stream, o.runs);
-  add_layouts<256>(ceilings, o);
-  add_layouts<128>(ceilings, o);
-  add_layouts<64>(ceilings, o);
+  measurement m(o.runs);
+  add_layouts<256>(m, o.quick);
+  add_layouts<128>(m, o.quick);
+  add_layouts<64>(m, o.quick);
   table out({{"row_bytes", 9},
              {"layout", 10},
              {"sequences", 9},
@@ -269,16 +278,17 @@ void run(int argc, char** argv) {
              {"of_read", 7, "%.1f"}},
             o.csv, date() + ',' + bench::device_name() + ',' + o.commit, "gpu");
   benchmark::RunSpecifiedBenchmarks(&out);
+  if (m.failures()) std::fprintf(stderr, "%d rows are wrong\n", m.failures());
+  return m.failures() ? 1 : 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    run(argc, argv);
+    return run(argc, argv);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "bench_gpu_load: %s\n", e.what());
     return 2;
   }
-  return 0;
 }
