@@ -64,6 +64,27 @@ if(NOT written STREQUAL expected)
   message(FATAL_ERROR "written:\n${written}expected:\n${expected}")
 endif()
 
+# Of the GPU's rows, whose shapes are columns, some have no cell: no kernel, or not measured.
+file(WRITE ${WORK_DIR}/bench/results/gpu_decode_tiny.csv
+     "format,layout,dim,batch,context,q_heads,kv_heads,queries,part,check,us,of_read\n"
+     "bf16,paged16,128,16,8192,32,8,1,shapes,ok,124.94,95.60\n"
+     "bf16,paged16,128,1,8192,32,8,4,queries,ok,12.00,70.00\n"
+     "q8,ring4096+4,128,16,8192,32,8,1,shapes,none,0.00,0.00\n")
+set(first "<!-- table: gpu_decode_tiny -->\n")
+file(WRITE ${readme} "${before}${first}${after}")
+run(0)
+file(READ ${readme} written)
+set(expected "${before}${first}"
+             "| format | layout | 16 x 8192, 32/8 | 1 x 8192, 32/8, 4 queries |\n"
+             "|---|---|---|---|\n"
+             "| `bf16` | paged16 | 124.9 (96 %) | 12.0 (70 %) |\n"
+             "| `q8` | ring4096+4 | no kernel | - |\n"
+             "${after}")
+list(JOIN expected "" expected)
+if(NOT written STREQUAL expected)
+  message(FATAL_ERROR "written:\n${written}expected:\n${expected}")
+endif()
+
 foreach(wrong IN ITEMS "host_bands_none.csv|<!-- table: host_bands_none -->\n<!-- end -->\n"
                        "begins with none of|<!-- table: tiny -->\n<!-- end -->\n"
                        "no column speed|<!-- table: host_bands_tiny speed=1 -->\n<!-- end -->\n"
