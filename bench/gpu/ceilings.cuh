@@ -76,9 +76,9 @@ class ceilings {
   }
 
   double seconds(idx bytes, variant v, bool copies) {
-    const idx piece = idx(v.flight) * threads, pieces = std::max<idx>(bytes / 16 / piece / (copies ? 2 : 1), 1);
-    // NOTE: every place is as far from the last as caches are large, or the whole memory is read.
-    const idx size = pieces * piece, room = words / (copies ? 2 : 1);
+    const idx piece = idx(v.flight) * threads, room = words / (copies ? 2 : 1);
+    const idx pieces = std::clamp<idx>(bytes / 16 / piece / (copies ? 2 : 1), 1, room / piece);
+    const idx size = pieces * piece;
     const int sets = int(std::clamp<idx>(room / size, 1, 256));
     const unsigned blocks = v.blocks ? std::min(blocks_of(v.blocks), unsigned(pieces)) : unsigned(pieces);
     const graph work(stream_, [&] {
@@ -91,7 +91,7 @@ class ceilings {
         check(cudaGetLastError(), "a launch");
       }
     });
-    // NOTE: what was asked for, though whole pieces are a little less.
+    // NOTE: of what was asked for: whole pieces are a little less, and the memory may be.
     return median_seconds(stream_, work, runs_) / sets * double(bytes) / double(16 * size * (copies ? 2 : 1));
   }
   void read(int flight, unsigned blocks, const uint4* from, idx pieces) {
