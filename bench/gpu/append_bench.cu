@@ -1,5 +1,5 @@
-// Append on the GPU: bf16 rows of K and V, quantised and written into a cache of 8 KV heads of 128; a chain of layers, each
-// with rows of its own, in one CUDA graph. Beside each row the time of a plain copy that moves as many bytes.
+// Append on the GPU: bf16 rows of K and V, quantised and written into a cache of 8 KV heads of 128; a chain of layers,
+// each with rows of its own, in one CUDA graph. Beside each row the time of a plain copy that moves as many bytes.
 //   bench_gpu_append [--quick] [--runs=N] [--csv=FILE] [--commit=ID] [--benchmark_filter=^q8/paged16/]
 // Names are FORMAT/LAYOUT/SEQUENCESxTOKENS/rope:0|1. One KV head of each row is compared with what was to be written.
 #include "../host/table.hpp"

@@ -1,9 +1,9 @@
-// Attention of one decode step on the GPU: a chain of layers, more than any cache holds, in one CUDA graph; all kernels of
-// a call are in its time. Beside each row the time of a plain read of as many bytes, in the same run.
+// Attention of one decode step on the GPU: a chain of layers, more than any cache holds, in one CUDA graph; all kernels
+// of a call are in its time. Beside each row the time of a plain read of as many bytes, in the same run.
 //   bench_gpu_decode [--quick] [--runs=N] [--csv=FILE] [--commit=ID] [--benchmark_filter=^bf16/paged16/dim:128/]
-// Names are FORMAT/LAYOUT/dim:D/BATCHxCONTEXT/heads:Q:KV/queries:N. Every number is the median of some replays. One KV head
-// of each row is compared with double precision over what the cache holds: `check` says ok, FAIL, or none where the
-// library has no kernel for it.
+// Names are FORMAT/LAYOUT/dim:D/BATCHxCONTEXT/heads:Q:KV/queries:N. Every number is the median of some replays. One KV
+// head of each row is compared with double precision over what the cache holds: `check` says ok, FAIL, or none where
+// the library has no kernel for it.
 #include "../host/table.hpp"
 #include "ceilings.cuh"
 #include "decode/entry.cuh"

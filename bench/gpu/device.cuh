@@ -18,7 +18,7 @@ inline void check(cudaError_t status, const char* what) {
   kvilt::detail::check_cuda(status, what);
 }
 
-/// Memory of the current device. NOTE: its verbs wait for the device: no stream of ours waits for the one that they use.
+/// Memory of the current device. NOTE: its verbs wait for the device, since no stream of ours waits for theirs.
 template <class T>
 class device_array {
  public:
@@ -116,8 +116,8 @@ class stopwatch {
     cudaEventDestroy(end_);
   }
 
-  /// Seconds of one launch. NOTE: the device is kept busy until the host has launched everything, so that no time of the
-  /// host's is in it.
+  /// Seconds of one launch. NOTE: the device is kept busy until the host has launched everything, so that no time of
+  /// the host's is in it.
   double seconds_of(const stream& on, const graph& work) const {
     spin_kernel<><<<1, 1, 0, on>>>(100000);
     check(cudaGetLastError(), "a launch");

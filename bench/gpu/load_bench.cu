@@ -1,6 +1,6 @@
-// What memory gives to a decode kernel that does nothing but load: every warp has a KV head of its own and copies rows of K
-// and V into a ring in shared memory, 16 tokens at a time, without ever waiting for another warp. Beside each row the time
-// of a plain read of as many bytes.
+// What memory gives to a decode kernel that does nothing but load: every warp has a KV head of its own and copies rows
+// of K and V into a ring in shared memory, 16 tokens at a time, without ever waiting for another warp. Beside each row
+// the time of a plain read of as many bytes.
 //   bench_gpu_load [--quick] [--runs=N] [--csv=FILE] [--commit=ID] [--benchmark_filter=...]
 // The best of several depths of the ring and blocks a multiprocessor is shown, with both.
 #include "../host/table.hpp"

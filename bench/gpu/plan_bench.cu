@@ -1,5 +1,5 @@
-// What planning a step on the device costs: a chain of plans in one CUDA graph, sequences of 1 to 8,192 tokens, 32 query
-// heads on 8 KV heads.
+// What planning a step on the device costs: a chain of plans in one CUDA graph, sequences of 1 to 8,192 tokens, 32
+// query heads on 8 KV heads.
 //   bench_gpu_plan [--runs=N] [--csv=FILE] [--commit=ID] [--benchmark_filter=...]
 #include "../host/table.hpp"
 #include "batch.cuh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the GPU's benchmarks one after the other: gpu_<verb>.csv of each, and the picture of decode. Six to eight minutes,
-# two with --quick.
+# Runs the GPU's benchmarks one after the other: gpu_<verb>.csv of each, and the picture of decode. A few minutes, one
+# with --quick.
 #   cmake -B BUILD_FOLDER -DKVILT_TEST_CUDA_ARCHS=90a && cmake --build BUILD_FOLDER -j --target bench_gpu
 #   bash bench/gpu/run.sh BUILD_FOLDER [--quick] [--results FOLDER] [--commit ID] [--only VERB…]
 # Files go to bench/results where no other folder is named. bench/tables.py then writes README's tables.

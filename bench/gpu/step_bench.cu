@@ -1,6 +1,6 @@
-// A whole decode step of a model of Llama 3 8B's shape with random weights: 32 layers, 32 query heads on 8 KV heads of 128,
-// matrices in bf16 by cuBLAS, one CUDA graph a step. For each cache: its memory, a step's time and tokens a second, and how
-// much of the step is the cache's: planning, RoPE, append and attention; the step is timed with these and without.
+// A whole decode step of a model of Llama 3 8B's shape with random weights: 32 layers, 32 query heads on 8 KV heads of
+// 128, matrices in bf16 by cuBLAS, one CUDA graph a step. For each cache: its memory, a step's time and tokens a
+// second, and how much of the step is the cache's: planning, RoPE, append and attention; it is timed with and without.
 //   bench_gpu_step [--layers=32] [--batch=16] [--context=8192] [--quick] [--runs=N] [--csv=FILE] [--commit=ID]
 // --quick runs 4 layers.
 #include "../host/table.hpp"
