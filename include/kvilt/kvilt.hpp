@@ -24,6 +24,7 @@
 #include <kvilt/cache/keep_path.hpp>
 #include <kvilt/cache/policy.hpp>
 #include <kvilt/cache/scales.hpp>
+#include <kvilt/cache/upload.hpp>
 #include <kvilt/core/version.hpp>
 #include <kvilt/format/centred.hpp>
 #include <kvilt/format/channel.hpp>

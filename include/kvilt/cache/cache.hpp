@@ -12,6 +12,15 @@ namespace kvilt::inline KVILT_ABI {
 /// on the view of each layer, then `commit` of what was accepted, or `cancel`. A step and its workspace serve until then;
 /// used later it would write over committed tokens. Nothing is written by a call that throws.
 /// Not thread-safe; the views may be read from any thread between `begin` and `commit`.
+///
+/// In device memory the cache has K, V and the tables, `bytes().bytes()` bytes; lengths and handles stay with the host,
+/// and so does a second table, of as many bytes. A program that holds the cache needs no CUDA: `begin`, `fork` and
+/// `reorder` take a stream and need cache/device_cache.cuh. They send what the stream's kernels are to know, in order
+/// with these and without waiting for them, through page-locked memory of their own: 8 blocks, each of a step's items
+/// and as much of the table as has changed at one time. So a cache is used on one stream at a time: pages that
+/// `truncate`, `close` or `reorder` gives back are handed out at once, to work that follows in that stream; who changes
+/// streams lets the new one wait for the old. The cache's device is the current one. What is said after a
+/// `device_error` is undefined.
 template <class Policy, memory_space Space = memory_space::host>
 class cache : public detail::ledger<Policy, Space> {
   using counts = detail::ledger<Policy, Space>;
@@ -19,6 +28,8 @@ class cache : public detail::ledger<Policy, Space> {
  public:
   using policy_type = Policy;
   using view_type = view_of<Space, Policy>;
+  static constexpr bool on_device = Space == memory_space::device;
+  using step_type = typename counts::step_type;  // `step`, or `device_step`
   static constexpr bool has_static_scales =
       has_static_scale<typename Policy::k_format> || has_static_scale<typename Policy::v_format>;
 
@@ -26,36 +37,53 @@ class cache : public detail::ledger<Policy, Space> {
   cache(const cache_shape& shape, memory<Space> from, const Policy& policy = {})
       : counts(policy, detail::arrangement<Policy>(policy, shape), shape, from),
         data_(from, std::size_t(plan_.bytes.kv_bytes)),
-        scales_(has_static_scales ? std::size_t(shape.layers) : 0) {
-    static_assert(Space == memory_space::host, "kvilt: this header owns host memory");
-  }
+        scales_(has_static_scales ? std::size_t(shape.layers) : 0) {}
 
   /// A new sequence that is as `s` is: its tokens, and as much room as it has. Neither sees what the other appends;
   /// that rows are copied for it today is no part of the promise. Throws `out_of_pages`, and nothing has changed.
-  sequence fork(const host& exec, sequence s) {
+  sequence fork(const host& exec, sequence s) requires(!on_device) {
     counts::check_fork(s);
     sequence child;
     const detail::sequence_copy rows = counts::fork_to(s, child);
     copy(exec, {&rows, 1});
     return child;
   }
+  template <class Gpu>
+  sequence fork(const Gpu& exec, sequence s) requires(on_device) {
+    counts::check_fork(s);
+    unsigned char* const staged = stage_copies(exec, 1);
+    sequence child;
+    const detail::sequence_copy rows = counts::fork_to(s, child);
+    copy(exec, {&rows, 1}, staged);
+    return child;
+  }
 
   /// Afterwards sequence `sequences[i]` is as `sequences[parents[i]]` was, its tokens and its room: the beams of a
   /// search between two steps. A parent may have several children, or none. parents: [n] of 0 to n - 1. Rows are
   /// copied only for a parent's second child and further ones. Throws `out_of_pages`, and nothing has changed.
-  void reorder(const host& exec, std::span<const sequence> sequences, std::span<const int> parents) {
+  void reorder(const host& exec, std::span<const sequence> sequences,
+               std::span<const int> parents) requires(!on_device) {
     const detail::new_order order = counts::plan_reorder(sequences, parents);
     counts::apply(order, sequences);
     copy(exec, order.copies);
+  }
+  template <class Gpu>
+  void reorder(const Gpu& exec, std::span<const sequence> sequences, std::span<const int> parents) requires(on_device) {
+    const detail::new_order order = counts::plan_reorder(sequences, parents);
+    unsigned char* const staged = stage_copies(exec, idx(order.copies.size()));
+    counts::apply(order, sequences);
+    copy(exec, order.copies, staged);
   }
 
   /// The static scales of one layer, for formats that have such: 1 number for the tensor or one per KV head, empty for
   /// a format that writes its own. They are the caller's: kept where they are while the cache is used, never written.
   /// Throws `invalid_argument` for what is no scale; the verbs refuse a layer that has not been given its own.
+  /// On the device they are device memory, at which the host cannot look: that they are positive and finite is the
+  /// caller's affair.
   void set_scales(int layer, std::span<const float> k, std::span<const float> v) requires(has_static_scales) {
     check_layer(layer);
-    scales_[std::size_t(layer)] = {detail::given_scales("K", policy_.k, k, shape_.kv_heads),
-                                   detail::given_scales("V", policy_.v, v, shape_.kv_heads)};
+    scales_[std::size_t(layer)] = {detail::given_scales<Space>("K", policy_.k, k, shape_.kv_heads),
+                                   detail::given_scales<Space>("V", policy_.v, v, shape_.kv_heads)};
   }
 
   /// What the verbs get of one layer.
@@ -79,19 +107,60 @@ class cache : public detail::ledger<Policy, Space> {
   }
 
   /// Bytes of workspace for steps of up to `sequences` sequences.
-  std::size_t workspace_bytes(const host& exec, int sequences) const {
+  std::size_t workspace_bytes(const host& exec, int sequences) const requires(!on_device) {
     return kvilt::workspace_bytes(exec, sequences, policy_.k.dim(), policy_.v.dim());
+  }
+  /// The same in device memory, of up to `most_new_tokens` tokens of each sequence.
+  template <class Gpu>
+  std::size_t workspace_bytes(const Gpu& exec, int sequences, int q_heads, int most_new_tokens = 1) const
+      requires(on_device) {
+    return detail::device_side<Gpu>::workspace_bytes(exec, view(0), sequences, q_heads, most_new_tokens) +
+           detail::position_bytes(detail::bytes_of(sequences, most_new_tokens));
   }
 
   /// Plans a step in which sequence `sequences[i]` appends `new_tokens[i]` tokens (0 is legal). Room must be reserved.
   /// `rope_positions`: one of each new token, read while the step is in use, or empty for positions in the text.
   step begin(const host& exec, std::span<const sequence> sequences, std::span<const int> new_tokens,
-             std::span<unsigned char> workspace, std::span<const idx> rope_positions = {}) {
+             std::span<unsigned char> workspace, std::span<const idx> rope_positions = {}) requires(!on_device) {
     counts::check_batch(sequences, new_tokens, rope_positions.size());
     step_item* items = nullptr;
     step s = detail::place_step(idx(sequences.size()), workspace, items);
     check_workspace(exec, s);
-    counts::start(s, items, sequences, new_tokens, rope_positions);
+    s.rope_positions = rope_positions.empty() ? nullptr : rope_positions.data();
+    counts::lay_out(s, items, sequences, new_tokens);
+    counts::start(s, items, sequences);
+    return s;
+  }
+
+  /// The same on a stream, for attention of `q_heads` query heads. All spans but the workspace are host memory, and are
+  /// the caller's again at once. An engine with a captured graph begins each step outside of it, on the stream in which
+  /// the graph is launched next, with the bounds and the workspace of the step for which it was captured: the graph then
+  /// finds the new step where the old one was. Positions of padding are not set. Throws `invalid_argument` before
+  /// anything is launched, also where the stream is being captured: what is sent is the host's of this moment.
+  template <class Gpu>
+  device_step begin(const Gpu& exec, std::span<const sequence> sequences, std::span<const int> new_tokens, int q_heads,
+                    std::span<unsigned char> workspace, std::span<const idx> rope_positions = {},
+                    const device_bounds& bounds = {}) requires(on_device) {
+    using side = detail::device_side<Gpu>;
+    counts::check_batch(sequences, new_tokens, rope_positions.size());
+    const device_bounds most = detail::bounds_of(new_tokens, bounds);
+    const view_type first = view(0);
+    side::check(exec, data_.data());
+    detail::upload to;
+    to.positions = detail::place_positions(rope_positions.empty() ? 0 : most.kv_rows, workspace);
+    device_step s = side::place(first, most.sequences, q_heads, most.most_new_tokens, workspace, to.items);
+    s.kv_rows = s.q_rows = most.kv_rows;
+    s.most_new_tokens = most.most_new_tokens;
+    s.rope_positions = to.positions;
+    const detail::upload_places at(most.sequences, idx(rope_positions.size()), ids().changes());
+    unsigned char* const staged = side::stage(exec, staging_, at.end, least_staged());
+    step_item* const items = detail::put_items(to, at, staged, most.sequences, rope_positions);
+    step rows;
+    counts::lay_out(rows, items, sequences, new_tokens);
+    detail::pad_items(rows, items, idx(sequences.size()), most.sequences);
+    send(exec, to, at, staged);
+    side::share(exec, first, s);
+    counts::start(s, items, sequences);
     return s;
   }
 
@@ -111,6 +180,32 @@ class cache : public detail::ledger<Policy, Space> {
   }
   void check_workspace(const host& exec, const step& s) const {
     detail::check_scratch(exec, s, policy_.k.dim(), policy_.v.dim());
+  }
+  detail::table_memory<Space>& ids() { return counts::pages_.memory_of_ids(); }
+  /// Staged memory for a step that finds little of the table changed.
+  std::size_t least_staged() const {
+    return std::size_t(shape_.sequences) * (sizeof(step_item) + sizeof(detail::table_run)) +
+           std::size_t(smaller(plan_.bytes.table_bytes, 1 << 16));
+  }
+  /// Sends what has changed of the table, and lists that are staged already.
+  template <class Gpu>
+  void send(const Gpu& exec, detail::upload& to, const detail::upload_places& at, unsigned char* staged) {
+    detail::put_changes(to, at, staged, ids());
+    detail::device_side<Gpu>::send(exec, staging_, to, ids().blank() ? ids().bytes() : 0);
+    ids().sent();
+  }
+  /// Memory for what any `rows` rows' new pages take. NOTE: before anything changes.
+  template <class Gpu>
+  unsigned char* stage_copies(const Gpu& exec, idx rows) {
+    using side = detail::device_side<Gpu>;
+    side::check(exec, data_.data());
+    return side::stage(exec, staging_, detail::upload_places(0, 0, ids().changes(rows)).end, least_staged());
+  }
+  template <class Gpu>
+  void copy(const Gpu& exec, std::span<const detail::sequence_copy> rows, unsigned char* staged) {
+    detail::upload to;
+    send(exec, to, detail::upload_places(0, 0, ids().changes()), staged);
+    detail::device_side<Gpu>::copy(exec, view(0), rows, shape_.layers, plan_.layer_bytes());
   }
   void check_layer(int layer) const {
     detail::expects(layer >= 0 && layer < shape_.layers, "layer ", layer, "; the cache has layers 0 to ",
@@ -147,6 +242,7 @@ class cache : public detail::ledger<Policy, Space> {
 
   buffer<Space> data_;                        // [layer]{body | sinks | tail}
   std::vector<detail::layer_scales> scales_;  // [layers]
+  [[no_unique_address]] std::conditional_t<on_device, detail::staging_handle, detail::nothing> staging_;
 };
 
 }  // namespace kvilt::inline KVILT_ABI

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <kvilt/cache/budget.hpp>
+#include <kvilt/cache/device_step.hpp>
 #include <kvilt/cache/holding.hpp>
 #include <kvilt/cache/owned_table.hpp>
 #include <kvilt/cache/reorder.hpp>
 #include <kvilt/cache/step.hpp>
 
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,8 @@ namespace detail {
 template <class Policy, memory_space Space>
 class ledger {
  public:
+  using step_type = std::conditional_t<Space == memory_space::device, device_step, step>;
+
   const budget& bytes() const { return plan_.bytes; }
   const cache_shape& shape() const { return shape_; }
   /// The longest that a sequence may get; a ring has no end.
@@ -120,7 +124,7 @@ class ledger {
 
   /// Ends the step: lengths grow by `accepted[i]` tokens each, or by all. Every layer must have appended what is
   /// accepted.
-  void commit(const step& s, std::span<const int> accepted = {}) {
+  void commit(const step_type& s, std::span<const int> accepted = {}) {
     check_commit(s, accepted);
     for (std::size_t i = 0; i < begun_.size(); ++i)
       grow(begun_[i].item, accepted.empty() ? begun_[i].item.new_tokens : accepted[i]);
@@ -184,7 +188,7 @@ class ledger {
     check_room(s, n.after - e.length, n.body_after - Policy::exact_sinks);
   }
 
-  void check_commit(const step& s, std::span<const int> accepted) const {
+  void check_commit(const step_type& s, std::span<const int> accepted) const {
     expects(!idle_ && s.serial == serial_ && s.items == begun_at_ && !moved_from(), "step ", s.serial,
             " is committed; the one begun last is ", serial_, idle_ ? ", already ended" : "");
     expects(accepted.empty() || accepted.size() == begun_.size(), "a step of ", begun_.size(), " sequences has ",
@@ -208,18 +212,22 @@ class ledger {
             " positions; one of each or none is needed");
   }
 
-  /// Begins a step that has been checked: writes its items, which lie in the caller's workspace.
-  void start(step& s, step_item* items, std::span<const sequence> sequences, std::span<const int> new_tokens,
-             std::span<const idx> rope_positions) {
+  /// Writes the items of a step that has been checked, and counts its rows; nothing has begun.
+  void lay_out(step& s, step_item* items, std::span<const sequence> sequences, std::span<const int> new_tokens) const {
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      const entry& e = of(sequences[i]);
+      items[i] = next_item(s, find(sequences[i]).row, new_tokens[i], new_tokens[i],
+                           grown<Policy>(e.length, e.body, new_tokens[i]));
+    }
+  }
+  /// Begins it. `items` are where the host can read them.
+  void start(step_type& s, const step_item* items, std::span<const sequence> sequences) {
     begun_.clear();
     for (std::size_t i = 0; i < sequences.size(); ++i) {
-      const int row = find(sequences[i]).row;
-      entry& e = entries_[std::size_t(row)];
-      items[i] = next_item(s, row, new_tokens[i], new_tokens[i], grown<Policy>(e.length, e.body, new_tokens[i]));
+      entry& e = entries_[std::size_t(items[i].sequence)];
       e.written = larger(e.written, items[i].n.after);
       begun_.push_back({items[i], sequences[i].slot});
     }
-    s.rope_positions = rope_positions.empty() ? nullptr : rope_positions.data();
     s.serial = ++serial_;
     begun_at_ = s.items;
     idle_ = false;
@@ -272,6 +280,7 @@ class ledger {
   Policy policy_;
   cache_shape shape_;
   arrangement<Policy> plan_;
+  owned_table<Space> pages_;
 
  private:
   const handle& find(sequence s) const {
@@ -376,7 +385,6 @@ class ledger {
     }
   }
 
-  owned_table<Space> pages_;
   std::vector<handle> handles_;  // by slot
   std::vector<entry> entries_;   // by row
   std::vector<int> closed_;

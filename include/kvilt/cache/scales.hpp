@@ -38,14 +38,15 @@ void check_static_scales(const char* which, const F&, const plane& params, int k
 }
 
 /// The params of one layer from what an owner is given: `scales` has 1 number or kv_heads, and none where the format
-/// writes its own.
-template <kv_format F>
+/// writes its own. Null in any memory; numbers where the host can read them.
+template <memory_space Space, kv_format F>
 plane given_scales(const char* which, const F&, std::span<const float> scales, int kv_heads) {
   if constexpr (has_static_scale<F>) {
     expects(scales.size() == 1 || scales.size() == std::size_t(kv_heads), which, " is given ", scales.size(),
             " static scales; 1 or one for each of ", kv_heads, " KV heads is needed");
     expects(scales.data() != nullptr, which, "'s static scale is null; there is no default");
-    for (std::size_t head = 0; head < scales.size(); ++head) check_static_scale(which, int(head), scales[head]);
+    if constexpr (Space == memory_space::host)
+      for (std::size_t head = 0; head < scales.size(); ++head) check_static_scale(which, int(head), scales[head]);
     return scales.size() == 1 ? scale_of_tensor(scales.data()) : scales_of_heads(scales.data());
   } else {
     expects(scales.empty(), which, " is given ", scales.size(), " static scales; its format writes its own");

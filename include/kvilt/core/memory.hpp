@@ -62,6 +62,8 @@ class memory {
   using deallocate_fn = void (*)(void*, void*, std::size_t, std::size_t) noexcept;
   memory(void* self, allocate_fn a, deallocate_fn d) : self_(self), allocate_(a), deallocate_(d) {}
   friend memory<memory_space::host> host_memory();
+  friend memory<memory_space::host> pinned_memory();    // gpu/memory.hpp
+  friend memory<memory_space::device> device_memory();  // gpu/memory.hpp
 
   void* self_;
   allocate_fn allocate_;
