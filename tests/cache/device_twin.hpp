@@ -103,11 +103,24 @@ class twin {
     REQUIRE(a == b);
     open_.push_back(a);
   }
-  void reorder() {
+  // `parent`: of all; below 0 any of each.
+  void reorder(int parent = -1) {
     std::vector<int> parents;
-    for (std::size_t i = 0; i < open_.size(); ++i) parents.push_back(int(any()));
+    for (std::size_t i = 0; i < open_.size(); ++i) parents.push_back(parent < 0 ? int(any()) : parent);
     alike([&] { there_.reorder(device_.exec(), open_, parents); },
           [&] { here_.reorder(kvilt::host(), open_, parents); });
+  }
+
+  // Appends to one sequence in a step of its own.
+  void grow(std::size_t which, int tokens) {
+    const kvilt::sequence s = open_[which];
+    there_.reserve(s, tokens), here_.reserve(s, tokens);
+    const auto workspace = device_.workspace(there_.workspace_bytes(device_.exec(), 1, twin_q_heads, tokens));
+    std::vector<unsigned char> host_workspace(here_.workspace_bytes(kvilt::host(), 1));
+    const auto a = there_.begin(device_.exec(), {&s, 1}, {&tokens, 1}, twin_q_heads, workspace);
+    const auto b = here_.begin(kvilt::host(), {&s, 1}, {&tokens, 1}, host_workspace);
+    compare_step(a, b, {}, {});
+    there_.commit(a), here_.commit(b);
   }
 
   // begin, compare the items, and commit a part of it or cancel.
