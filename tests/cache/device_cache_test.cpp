@@ -206,6 +206,9 @@ TEST_CASE("device_cache: a step is padded to its bounds, in one place from step 
   CHECK((b.size == a.size && b.kv_rows == a.kv_rows && b.serial != a.serial));
   CHECK(same_item(b.items[0], {kv.row(s[1]), 1, 1, 0, 0, {2, 3, 2, 3}}));
   CHECK(same_item(b.items[1], {-1, 0, 0, 1, 1, {}}));
+  const device_step none = begin({}, {});
+  CHECK((none.items == a.items && none.scratch == a.scratch && none.size == a.size));
+  CHECK(same_item(none.items[0], {-1, 0, 0, 0, 0, {}}));
 }
 
 TEST_CASE("device_cache: what is refused sends nothing and begins nothing", "[cache]") {
@@ -237,7 +240,7 @@ TEST_CASE("device_cache: what is refused sends nothing and begins nothing", "[ca
   refuses("4 positions", [&] { begin({}, std::span(positions).first(4)); });
   refuses("positions of 5 rows alone need",
           [&] { kv.begin(device.exec(), s, tokens, 2, workspace.first(100), positions); });
-  refuses("a step of 2 sequences needs more", [&] { kv.begin(device.exec(), s, tokens, 2, workspace.first(100)); });
+  refuses("a step of 2 sequences needs more", [&] { kv.begin(device.exec(), s, tokens, 2, workspace.first(511)); });
   refuses("another device", [&] { kv.begin(late_stream{}, s, tokens, 2, workspace); });
   kv.close(s[1]);
   CHECK_THROWS_WITH(kv.fork(late_stream{}, s[0]), containing("another device"));
@@ -270,4 +273,82 @@ TEST_CASE("device_cache: at static scales the host does not look", "[cache]") {
   const auto view = kv.view(1);
   CHECK(view.first().planes.k_params.base == reinterpret_cast<const unsigned char*>(unreadable.data()));
   CHECK_THROWS_WITH(kv.set_scales(0, std::span<const float>(), unreadable), containing("0 static scales"));
+}
+
+namespace {
+
+using first_policy = policy<paged<4>, fp16<>, q8<>>;
+using second_policy = policy<contiguous, fp32<>, fp32<>, window<>>;
+
+// Layer 0 in the first group; of layer 1 head 0 in the second, and head 1 in the first.
+template <memory_space Space>
+auto make_set(const kvilt::memory<Space>& from) {
+  return basic_cache_set<Space, first_policy, second_policy>(
+      {.sequences = 3, .tokens = 48, .max_length = 32, .max_step = 4}, from,
+      layer_group<first_policy>{{{0, 0}, {0, 1}, {1, 1}}, 1, first_policy(fp16<>(8), q8<>(16))},
+      layer_group<second_policy>{{{1, 0}}, 1, second_policy(fp32<>(8), fp32<>(16), window<>(6))});
+}
+
+}  // namespace
+
+TEST_CASE("device_cache: a set's groups begin, fork and reorder together", "[cache]") {
+  late_device device;
+  test_memory host_side;
+  auto there = make_set(device.memory());
+  auto here = make_set(kvilt::memory<memory_space::host>::from(host_side));
+  STATIC_REQUIRE(std::is_same_v<decltype(there), device_cache_set<first_policy, second_policy>>);
+  CHECK(device.bytes() == std::size_t(there.bytes().bytes()));
+  std::vector<sequence> s = {there.open(), there.open()};
+  CHECK(here.open() == s[0]);
+  CHECK(here.open() == s[1]);
+  const auto workspace = device.workspace(there.workspace_bytes(device.exec(), 3, 4, 4));
+  std::vector<unsigned char> host_workspace(here.workspace_bytes(host(), 3));
+  for (int round = 0; round < 8; ++round) {
+    std::vector<int> tokens = {1 + round % 4, round % 2, 3};
+    tokens.resize(s.size());
+    const std::vector<int> accepted = {1, 0, 2};
+    for (std::size_t i = 0; i < s.size(); ++i) there.reserve(s[i], tokens[i]), here.reserve(s[i], tokens[i]);
+    const auto a = there.begin(device.exec(), s, tokens, 4, workspace, {}, {.sequences = 3});
+    const auto b = here.begin(host(), s, tokens, host_workspace);
+    device.finish();
+    for (std::size_t g = 0; g < 2; ++g) {
+      CHECK((a[g].size == 3 && a[g].q_heads == 2));
+      for (std::size_t i = 0; i < s.size(); ++i) CHECK(same_item(a[g].items[i], b[g].items[i]));
+    }
+    CHECK(a[0].items + 3 <= a[1].items);
+    std::vector<int> groups;
+    there.visit(1, a, [&](const auto& view, const device_step& of, const head_range& heads) {
+      CHECK((view.kv_heads() == 1 && of.size == 3));
+      groups.push_back(heads.first);
+    });
+    CHECK(groups == std::vector<int>{0, 1});
+    there.commit(a, std::span(accepted).first(s.size())), here.commit(b, std::span(accepted).first(s.size()));
+    if (round == 3) {
+      s.push_back(there.fork(device.exec(), s[0]));
+      CHECK(here.fork(host(), s[0]) == s[2]);
+    }
+    if (round == 5) {
+      const int parents[] = {1, 2, 1};
+      there.reorder(device.exec(), s, parents), here.reorder(host(), s, parents);
+    }
+  }
+  for (const sequence of : s) CHECK(there.length(of) == here.length(of));
+}
+
+TEST_CASE("device_cache: what one group of a set refuses, none has begun", "[cache]") {
+  late_device device;
+  auto set = make_set(device.memory());
+  const sequence s = set.open();
+  set.reserve(s, 4);
+  const int tokens = 4;
+  const auto workspace = device.workspace(set.workspace_bytes(device.exec(), 1, 4, 4));
+  CHECK_THROWS_WITH(set.begin(device.exec(), {&s, 1}, {&tokens, 1}, 4, workspace.first(workspace.size() - 1000)),
+                    containing("group 1: a workspace of"));
+  CHECK_THROWS_WITH(set.begin(device.exec(), {&s, 1}, {&tokens, 1}, 3, workspace), containing("3 query heads over 2"));
+  set.truncate(s, 0);  // no step is begun
+  set.reserve(s, 4);
+  set.commit(set.begin(device.exec(), {&s, 1}, {&tokens, 1}, 4, workspace));
+  CHECK(set.length(s) == 4);
+  CHECK_THROWS_WITH(set.fork(late_stream{}, s), containing("group 0: a stream of another device"));
+  CHECK(set.free_sequences() == 2);
 }

@@ -289,7 +289,7 @@ TEST_CASE("device_cache: what is refused launches nothing", "[cache][gpu]") {
     kv.begin(device.exec(), {&s, 1}, {&tokens, 1}, q_heads, in, {}, bounds);
   };
   refuses("5 query heads; a multiple of the cache's 2", [&] { begin_with(5, workspace); });
-  refuses("a workspace of 700 bytes", [&] { begin_with(4, workspace.first(700)); });
+  refuses("a workspace of 444 bytes", [&] { begin_with(4, workspace.first(700)); });
   refuses("is null", [&] { begin_with(4, {static_cast<unsigned char*>(nullptr), bytes}); });
   refuses("1 sequences, 3 new tokens of one and 3 of all is begun within bounds of 1, 2 and 2",
           [&] { begin_with(4, workspace, {.most_new_tokens = 2}); });

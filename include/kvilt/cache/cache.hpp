@@ -135,7 +135,7 @@ class cache : public detail::ledger<Policy, Space> {
   /// The same on a stream, for attention of `q_heads` query heads. All spans but the workspace are host memory, and are
   /// the caller's again at once. An engine with a captured graph begins each step outside of it, on the stream in which
   /// the graph is launched next, with the bounds and the workspace of the step for which it was captured: the graph then
-  /// finds the new step where the old one was. Positions of padding are not set. Throws `invalid_argument` before
+  /// finds the new step where the old one was, and positions where it was captured with such. Throws `invalid_argument` before
   /// anything is launched, also where the stream is being captured: what is sent is the host's of this moment.
   template <class Gpu>
   device_step begin(const Gpu& exec, std::span<const sequence> sequences, std::span<const int> new_tokens, int q_heads,
@@ -147,11 +147,11 @@ class cache : public detail::ledger<Policy, Space> {
     const view_type first = view(0);
     side::check(exec, data_.data());
     detail::upload to;
-    to.positions = detail::place_positions(rope_positions.empty() ? 0 : most.kv_rows, workspace);
+    to.positions = detail::place_positions(most.kv_rows, workspace);
     device_step s = side::place(first, most.sequences, q_heads, most.most_new_tokens, workspace, to.items);
     s.kv_rows = s.q_rows = most.kv_rows;
     s.most_new_tokens = most.most_new_tokens;
-    s.rope_positions = to.positions;
+    s.rope_positions = rope_positions.empty() ? nullptr : to.positions;
     const detail::upload_places at(most.sequences, idx(rope_positions.size()), ids().changes());
     unsigned char* const staged = side::stage(exec, staging_, at.end, least_staged());
     step_item* const items = detail::put_items(to, at, staged, most.sequences, rope_positions);

@@ -57,6 +57,23 @@ decltype(auto) in_group(int group, Body&& body) {
   return named([&] { return "group " + std::to_string(group); }, body);
 }
 
+/// Calls `undo` where an error leaves what has not been said to be done.
+template <class Undo>
+class on_failure {
+ public:
+  explicit on_failure(Undo undo) : undo_(undo) {}
+  on_failure(const on_failure&) = delete;
+  on_failure& operator=(const on_failure&) = delete;
+  ~on_failure() {
+    if (!done_) undo_();
+  }
+  void done() { done_ = true; }
+
+ private:
+  Undo undo_;
+  bool done_ = false;
+};
+
 template <class Policy>
 cache_shape shape_of(const set_shape& s, const layer_group<Policy>& g) {
   return {.layers = int(g.layers.size()),
@@ -96,8 +113,9 @@ class basic_cache_set {
 
  public:
   static constexpr int groups = int(sizeof...(Policies));
-  /// A step of each group: lengths of tails differ. All share one scratch.
-  using step_type = std::array<step, std::size_t(groups)>;
+  static constexpr bool on_device = Space == memory_space::device;
+  /// A step of each group: lengths of tails differ. On the host all share one scratch.
+  using step_type = std::array<std::conditional_t<on_device, device_step, step>, std::size_t(groups)>;
 
   /// Layers are numbered from 0 without gaps, and so are the KV heads of each. Allocates `bytes().bytes()` bytes.
   basic_cache_set(const set_shape& shape, memory<Space> from, const layer_group<Policies>&... of)
@@ -164,21 +182,46 @@ class basic_cache_set {
     each([&](auto& c, int g) { c.adopt(s, n[std::size_t(g)]); });
   }
 
-  sequence fork(const host& exec, sequence s) {
+  sequence fork(const host& exec, sequence s) requires(!on_device) {
     sequence child;
     each([&](const auto& c, int) { c.check_fork(s); });
     each([&](auto& c, int) { child = c.fork(exec, s); });
     return child;
   }
-  void reorder(const host& exec, std::span<const sequence> sequences, std::span<const int> parents) {
+  void reorder(const host& exec, std::span<const sequence> sequences,
+               std::span<const int> parents) requires(!on_device) {
     std::array<detail::new_order, std::size_t(groups)> orders;
     each([&](auto& c, int g) { orders[std::size_t(g)] = c.plan_reorder(sequences, parents); });
     each([&](auto& c, int g) { c.apply(orders[std::size_t(g)], sequences); });
     each([&](const auto& c, int g) { c.copy(exec, orders[std::size_t(g)].copies); });
   }
+  /// On a stream, as a `cache` in device memory has them.
+  template <class Gpu>
+  sequence fork(const Gpu& exec, sequence s) requires(on_device) {
+    sequence child;
+    std::array<unsigned char*, std::size_t(groups)> staged{};
+    each([&](const auto& c, int) { c.check_fork(s); });
+    each([&](auto& c, int g) { staged[std::size_t(g)] = c.stage_copies(exec, 1); });
+    each([&](auto& c, int g) {
+      const detail::sequence_copy rows = c.fork_to(s, child);
+      c.copy(exec, std::span(&rows, 1), staged[std::size_t(g)]);
+    });
+    return child;
+  }
+  template <class Gpu>
+  void reorder(const Gpu& exec, std::span<const sequence> sequences, std::span<const int> parents) requires(on_device) {
+    std::array<detail::new_order, std::size_t(groups)> orders;
+    std::array<unsigned char*, std::size_t(groups)> staged{};
+    each([&](auto& c, int g) { orders[std::size_t(g)] = c.plan_reorder(sequences, parents); });
+    each([&](auto& c, int g) {
+      staged[std::size_t(g)] = c.stage_copies(exec, idx(orders[std::size_t(g)].copies.size()));
+    });
+    each([&](auto& c, int g) { c.apply(orders[std::size_t(g)], sequences); });
+    each([&](auto& c, int g) { c.copy(exec, orders[std::size_t(g)].copies, staged[std::size_t(g)]); });
+  }
 
   /// Bytes of workspace for steps of up to `sequences` sequences.
-  std::size_t workspace_bytes(const host& exec, int sequences) const {
+  std::size_t workspace_bytes(const host& exec, int sequences) const requires(!on_device) {
     std::size_t most = 0;
     for (const std::size_t bytes : gather([&](const auto& c) { return c.workspace_bytes(exec, sequences); }))
       most = most < bytes ? bytes : most;
@@ -186,7 +229,7 @@ class basic_cache_set {
   }
 
   step_type begin(const host& exec, std::span<const sequence> sequences, std::span<const int> new_tokens,
-                  std::span<unsigned char> workspace, std::span<const idx> rope_positions = {}) {
+                  std::span<unsigned char> workspace, std::span<const idx> rope_positions = {}) requires(!on_device) {
     each([&](auto& c, int) { c.check_batch(sequences, new_tokens, rope_positions.size()); });
     step_type s;
     std::array<step_item*, std::size_t(groups)> items{};
@@ -198,8 +241,43 @@ class basic_cache_set {
     for (step& of : s) of.scratch = workspace.data(), of.scratch_bytes = workspace.size();
     each([&](const auto& c, int g) { c.check_workspace(exec, s[std::size_t(g)]); });
     each([&](auto& c, int g) {
-      c.start(s[std::size_t(g)], items[std::size_t(g)], sequences, new_tokens, rope_positions);
+      step& of = s[std::size_t(g)];
+      of.rope_positions = rope_positions.empty() ? nullptr : rope_positions.data();
+      c.lay_out(of, items[std::size_t(g)], sequences, new_tokens);
+      c.start(of, items[std::size_t(g)], sequences);
     });
+    return s;
+  }
+
+  /// On a stream, as a `cache` in device memory has them. q_heads: those of the model's layers, in which each group has
+  /// its share, the same in all of its layers.
+  template <class Gpu>
+  std::size_t workspace_bytes(const Gpu& exec, int sequences, int q_heads, int most_new_tokens = 1) const
+      requires(on_device) {
+    std::size_t all = 256, group = 0;
+    const auto add = [&](const auto& c) {
+      all += group_bytes(exec, c, sequences, query_heads(int(group), q_heads), most_new_tokens);
+      return ++group;
+    };
+    gather(add);
+    return all;
+  }
+  template <class Gpu>
+  step_type begin(const Gpu& exec, std::span<const sequence> sequences, std::span<const int> new_tokens, int q_heads,
+                  std::span<unsigned char> workspace, std::span<const idx> rope_positions = {},
+                  const device_bounds& bounds = {}) requires(on_device) {
+    each([&](auto& c, int) { c.check_batch(sequences, new_tokens, rope_positions.size()); });
+    const device_bounds most = detail::bounds_of(new_tokens, bounds);
+    step_type s;
+    detail::on_failure undo([&] { cancel(); });
+    each([&](auto& c, int g) {
+      const int heads = query_heads(g, q_heads);
+      const std::size_t need = group_bytes(exec, c, most.sequences, heads, most.most_new_tokens);
+      const std::size_t share = g + 1 < groups && need < workspace.size() ? need : workspace.size();
+      s[std::size_t(g)] = c.begin(exec, sequences, new_tokens, heads, workspace.first(share), rope_positions, most);
+      workspace = workspace.subspan(share);
+    });
+    undo.done();
     return s;
   }
   void commit(const step_type& s, std::span<const int> accepted = {}) {
@@ -241,6 +319,25 @@ class basic_cache_set {
           return cache<Policies, Space>(detail::shape_of(shape, of), from, of.policy);
         })...} {}
 
+  /// Query heads that read a group's KV heads, where a layer has `q_heads`.
+  int query_heads(int group, int q_heads) const {
+    int found = 0;
+    for (int layer = 0; layer < map_.layers(); ++layer)
+      for (const layer_share& share : map_.at(layer)) {
+        if (share.group != group) continue;
+        const int heads = share.heads.queries(q_heads);
+        detail::expects(found == 0 || heads == found, "layer ", layer, ": ", heads,
+                        " query heads read the group's heads; in another of its layers it is ", found);
+        found = heads;
+      }
+    return found;
+  }
+  /// A group's share of a workspace. NOTE: whole lines, so that the next one begins on a line as well.
+  template <class Gpu, class Cache>
+  static std::size_t group_bytes(const Gpu& exec, const Cache& c, int sequences, int q_heads, int most_new_tokens) {
+    return std::size_t(round_up(idx(c.workspace_bytes(exec, sequences, q_heads, most_new_tokens)), 256));
+  }
+
   template <class Body, std::size_t... G>
   void visit_share(const layer_share& share, const step_type& s, Body& body, std::index_sequence<G...>) const {
     ((int(G) == share.group ? void(body(group<int(G)>().view(share.layer), s[G], share.heads)) : void()), ...);
@@ -274,5 +371,9 @@ class basic_cache_set {
 /// Groups of caches in host memory.
 template <class... Policies>
 using cache_set = basic_cache_set<memory_space::host, Policies...>;
+
+/// Groups of caches in device memory.
+template <class... Policies>
+using device_cache_set = basic_cache_set<memory_space::device, Policies...>;
 
 }  // namespace kvilt::inline KVILT_ABI

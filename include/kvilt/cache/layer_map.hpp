@@ -36,6 +36,8 @@ struct head_range {
   rows<T> queries(const rows<T>& all) const {
     return part(all, ratio(all.heads));
   }
+  /// How many these are, of `q_heads`.
+  int queries(int q_heads) const { return count * ratio(q_heads); }
   natural_lse queries(natural_lse all, int q_heads) const {
     if (all) all.data += idx(first) * ratio(q_heads);
     return all;

@@ -221,7 +221,8 @@ class ledger {
     }
   }
   /// Begins it. `items` are where the host can read them.
-  void start(step_type& s, const step_item* items, std::span<const sequence> sequences) {
+  template <class Step>
+  void start(Step& s, const step_item* items, std::span<const sequence> sequences) {
     begun_.clear();
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       entry& e = entries_[std::size_t(items[i].sequence)];

@@ -15,12 +15,12 @@
 namespace kvilt::inline KVILT_ABI {
 
 /// What a captured graph is to hold of a step: more than any step for which the graph is replayed has. Steps begun with
-/// the same bounds and `q_heads`, in the same workspace, all with positions for RoPE or all without, have the same
-/// addresses and launches.
+/// the same bounds and `q_heads` in the same workspace have the same addresses and launches.
 struct device_bounds {
   int sequences = 0;        // the step is padded to so many; 0: as many as it has
   int most_new_tokens = 0;  // of one sequence; 0: as the step has
-  idx kv_rows = 0;          // of all together; 0: sequences x most_new_tokens, or as the step has where that is 0
+  idx kv_rows = 0;          // of all together; 0: sequences x most_new_tokens, which it is at the most, or as the step
+                            // has where most_new_tokens is 0
 };
 
 namespace detail {
@@ -91,6 +91,7 @@ inline device_bounds bounds_of(std::span<const int> new_tokens, const device_bou
   if (b.sequences == 0) b.sequences = has.sequences;
   if (b.kv_rows == 0) b.kv_rows = b.most_new_tokens ? bytes_of(b.sequences, b.most_new_tokens) : has.kv_rows;
   if (b.most_new_tokens == 0) b.most_new_tokens = has.most_new_tokens;
+  b.kv_rows = smaller(b.kv_rows, bytes_of(b.sequences, b.most_new_tokens));
   expects(has.sequences <= b.sequences && has.most_new_tokens <= b.most_new_tokens && has.kv_rows <= b.kv_rows,
           "a step of ", has.sequences, " sequences, ", has.most_new_tokens, " new tokens of one and ", has.kv_rows,
           " of all is begun within bounds of ", b.sequences, ", ", b.most_new_tokens, " and ", b.kv_rows);
@@ -102,7 +103,7 @@ inline std::size_t position_bytes(idx rows) {
   return std::size_t(round_up(bytes_of(rows, idx(sizeof(idx))), 256));
 }
 
-/// Takes room for `rows` positions from the front of a workspace; null where there are none.
+/// Takes room for `rows` positions from the front of a workspace, given or not: what follows stays where it is.
 inline idx* place_positions(idx rows, std::span<unsigned char>& workspace) {
   if (rows == 0) return nullptr;
   check_memory(workspace.data(), idx(workspace.size()), "a workspace of ", workspace.size(), " bytes");
