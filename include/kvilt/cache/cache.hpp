@@ -135,8 +135,9 @@ class cache : public detail::ledger<Policy, Space> {
   /// The same on a stream, for attention of `q_heads` query heads. All spans but the workspace are host memory, and are
   /// the caller's again at once. An engine with a captured graph begins each step outside of it, on the stream in which
   /// the graph is launched next, with the bounds and the workspace of the step for which it was captured: the graph then
-  /// finds the new step where the old one was, and positions where it was captured with such. Throws `invalid_argument` before
-  /// anything is launched, also where the stream is being captured: what is sent is the host's of this moment.
+  /// finds the new step where the old one was, and its positions if it was captured with such. Throws
+  /// `invalid_argument` before anything is launched, also where the stream is being captured: what is sent is the
+  /// host's of this moment.
   template <class Gpu>
   device_step begin(const Gpu& exec, std::span<const sequence> sequences, std::span<const int> new_tokens, int q_heads,
                     std::span<unsigned char> workspace, std::span<const idx> rope_positions = {},
