@@ -275,28 +275,12 @@ TEST_CASE("device_cache: at static scales the host does not look", "[cache]") {
   CHECK_THROWS_WITH(kv.set_scales(0, std::span<const float>(), unreadable), containing("0 static scales"));
 }
 
-namespace {
-
-using first_policy = policy<paged<4>, fp16<>, q8<>>;
-using second_policy = policy<contiguous, fp32<>, fp32<>, window<>>;
-
-// Layer 0 in the first group; of layer 1 head 0 in the second, and head 1 in the first.
-template <memory_space Space>
-auto make_set(const kvilt::memory<Space>& from) {
-  return basic_cache_set<Space, first_policy, second_policy>(
-      {.sequences = 3, .tokens = 48, .max_length = 32, .max_step = 4}, from,
-      layer_group<first_policy>{{{0, 0}, {0, 1}, {1, 1}}, 1, first_policy(fp16<>(8), q8<>(16))},
-      layer_group<second_policy>{{{1, 0}}, 1, second_policy(fp32<>(8), fp32<>(16), window<>(6))});
-}
-
-}  // namespace
-
 TEST_CASE("device_cache: a set's groups begin, fork and reorder together", "[cache]") {
   late_device device;
   test_memory host_side;
-  auto there = make_set(device.memory());
-  auto here = make_set(kvilt::memory<memory_space::host>::from(host_side));
-  STATIC_REQUIRE(std::is_same_v<decltype(there), device_cache_set<first_policy, second_policy>>);
+  auto there = twin_set(device.memory());
+  auto here = twin_set(kvilt::memory<memory_space::host>::from(host_side));
+  STATIC_REQUIRE(std::is_same_v<decltype(there), device_cache_set<first_of_set, second_of_set>>);
   CHECK(device.bytes() == std::size_t(there.bytes().bytes()));
   std::vector<sequence> s = {there.open(), there.open()};
   CHECK(here.open() == s[0]);
@@ -337,7 +321,7 @@ TEST_CASE("device_cache: a set's groups begin, fork and reorder together", "[cac
 
 TEST_CASE("device_cache: what one group of a set refuses, none has begun", "[cache]") {
   late_device device;
-  auto set = make_set(device.memory());
+  auto set = twin_set(device.memory());
   const sequence s = set.open();
   set.reserve(s, 4);
   const int tokens = 4;

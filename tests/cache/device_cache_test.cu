@@ -297,6 +297,41 @@ TEST_CASE("device_cache: what is refused launches nothing", "[cache][gpu]") {
   kv.truncate(s, 0);  // no step is begun
 }
 
+TEST_CASE("device_cache: a set's groups begin on a GPU as on the host", "[cache][gpu]") {
+  require_gpu();
+  real_device device;
+  test_memory host_side;
+  auto there = twin_set(device.memory());
+  auto here = twin_set(kvilt::memory<memory_space::host>::from(host_side));
+  std::vector<sequence> s = {there.open(), there.open()};
+  for (int i = 0; i < 2; ++i) (void)here.open();
+  const auto workspace = device.workspace(there.workspace_bytes(device.exec(), 3, 4, 4));
+  std::vector<unsigned char> host_workspace(here.workspace_bytes(host(), 3));
+  for (int round = 0; round < 4; ++round) {
+    std::vector<int> tokens = {1 + round, round % 2, 3};
+    tokens.resize(s.size());
+    for (std::size_t i = 0; i < s.size(); ++i) there.reserve(s[i], tokens[i]), here.reserve(s[i], tokens[i]);
+    const auto a = there.begin(device.exec(), s, tokens, 4, workspace, {}, {.sequences = 3});
+    const auto b = here.begin(host(), s, tokens, host_workspace);
+    device.finish();
+    for (std::size_t g = 0; g < 2; ++g)
+      for (std::size_t i = 0; i < s.size(); ++i) {
+        step_item got;
+        std::memcpy(&got, device.read(a[g].items + i, sizeof(got)).data(), sizeof(got));
+        CHECK(same_item(got, b[g].items[i]));
+      }
+    there.commit(a), here.commit(b);
+    if (round == 1) {
+      s.push_back(there.fork(device.exec(), s[0]));
+      CHECK(here.fork(host(), s[0]) == s[2]);
+    }
+    if (round == 2) {
+      const int parents[] = {2, 2, 1};
+      there.reorder(device.exec(), s, parents), here.reorder(host(), s, parents);
+    }
+  }
+}
+
 TEST_CASE("device_cache: a second device is as good as the first, and a cache is used on its own", "[cache][gpu]") {
   require_gpu();
   int devices = 0;

@@ -267,4 +267,16 @@ void each_twin_policy(Body body) {
   body(policy<paged<16>, q4_channel<24, 16>, q2<32, 32>, keep_all, 3, 9>());
 }
 
+// Layer 0 in the first group; of layer 1 head 0 in the second, and head 1 in the first.
+using first_of_set = kvilt::policy<kvilt::paged<4>, kvilt::fp16<>, kvilt::q8<>>;
+using second_of_set = kvilt::policy<kvilt::contiguous, kvilt::fp32<>, kvilt::fp32<>, kvilt::window<>>;
+template <memory_space Space>
+auto twin_set(const kvilt::memory<Space>& from) {
+  using namespace kvilt;
+  return basic_cache_set<Space, first_of_set, second_of_set>(
+      {.sequences = 3, .tokens = 48, .max_length = 32, .max_step = 4}, from,
+      layer_group<first_of_set>{{{0, 0}, {0, 1}, {1, 1}}, 1, first_of_set(fp16<>(8), q8<>(16))},
+      layer_group<second_of_set>{{{1, 0}}, 1, second_of_set(fp32<>(8), fp32<>(16), window<>(6))});
+}
+
 }  // namespace support

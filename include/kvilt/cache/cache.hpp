@@ -204,6 +204,7 @@ class cache : public detail::ledger<Policy, Space> {
   }
   template <class Gpu>
   void copy(const Gpu& exec, std::span<const detail::sequence_copy> rows, unsigned char* staged) {
+    if (rows.empty()) return;
     detail::upload to;
     send(exec, to, detail::upload_places(0, 0, ids().changes()), staged);
     detail::device_side<Gpu>::copy(exec, view(0), rows, shape_.layers, plan_.layer_bytes());
