@@ -24,7 +24,6 @@ template <class Policy, memory_space Space>
 class ledger {
  public:
   using step_type = std::conditional_t<Space == memory_space::device, device_step, step>;
-
   const budget& bytes() const { return plan_.bytes; }
   const cache_shape& shape() const { return shape_; }
   /// The longest that a sequence may get; a ring has no end.
@@ -220,7 +219,7 @@ class ledger {
                            grown<Policy>(e.length, e.body, new_tokens[i]));
     }
   }
-  /// Begins it. `items` are where the host can read them.
+  /// Begins it; the host can read `items`.
   template <class Step>
   void start(Step& s, const step_item* items, std::span<const sequence> sequences) {
     begun_.clear();
