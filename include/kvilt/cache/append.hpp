@@ -82,8 +82,8 @@ inline float* worker_scratch(const step& s, int worker, int k_dim, int v_dim) {
 }
 
 /// Rows of K and V are as many and as long as the view's. Where V lies in K's records nobody looks at `v`.
-template <class View, class K, class V>
-void check_given(const View& view, const step& s, rows<const K> k, [[maybe_unused]] rows<const V> v) {
+template <class View, class Step, class K, class V>
+void check_given(const View& view, const Step& s, rows<const K> k, [[maybe_unused]] rows<const V> v) {
   if constexpr (View::values_in_keys) {
     expects(k.heads == view.kv_heads() && k.dim == view.k_dim(), "K has ", k.heads, " heads of ", k.dim,
             " numbers; the cache has ", view.kv_heads(), " of ", view.k_dim());
@@ -124,8 +124,16 @@ inline void check_rope(const rope& turn, int k_dim) {
           turn.first, " on of rows of ", k_dim);
 }
 
-template <class Q>
-void check_queries(const step& s, const rows<Q>& q, int k_dim) {
+/// RoPE leaves numbers of K that are V's alone.
+template <class View>
+void check_rope_of(const View& view, const rope& turn) {
+  check_rope(turn, view.k_dim());
+  expects(!View::values_in_keys || turn.dims == 0 || turn.first >= view.v_dim(), "RoPE over ", turn.dims,
+          " numbers from number ", turn.first, " on would turn V, which is the first ", view.v_dim(), " of K's");
+}
+
+template <class Step, class Q>
+void check_queries(const Step& s, const rows<Q>& q, int k_dim) {
   expects(q.dim == k_dim, "rows of Q have ", q.dim, " numbers; the cache's keys have ", k_dim);
   check_memory(q.data, s.q_rows, "Q of ", s.q_rows, " rows");
 }
@@ -162,10 +170,8 @@ template <host_view View, class K, class V>
 void append(const host& exec, const View& view, const step& s, rows<K> k, rows<V> v, const rope& turn) {
   detail::check_append(exec, view, s, rows<const K>{k.data, k.token_stride, k.head_stride, k.heads, k.dim},
                        rows<const V>{v.data, v.token_stride, v.head_stride, v.heads, v.dim});
-  detail::check_rope(turn, view.k_dim());
+  detail::check_rope_of(view, turn);
   const int heads = view.kv_heads(), k_dim = view.k_dim(), v_dim = view.v_dim();
-  detail::expects(!View::values_in_keys || turn.dims == 0 || turn.first >= v_dim, "RoPE over ", turn.dims,
-                  " numbers from number ", turn.first, " on would turn V, which is the first ", v_dim, " of K's");
   exec.for_each(idx(s.size) * heads, [&](idx task, int worker) {
     const step_item& item = s.items[task / heads];
     const int head = int(task % heads);

@@ -7,24 +7,34 @@
 
 namespace kvilt::inline KVILT_ABI::detail {
 
+/// The smallest and the largest of some numbers, and whether one of them is NaN; of none to begin with.
+struct number_range {
+  float low = float_of(0x7f800000u), high = float_of(0xff800000u);
+  bool nan = false;
+
+  KVILT_HD constexpr void add(float x) {
+    low = x < low ? x : low;
+    high = x > high ? x : high;
+    nan |= is_nan(x);
+  }
+  KVILT_HD constexpr void add(const number_range& others) {
+    low = others.low < low ? others.low : low;
+    high = others.high > high ? others.high : high;
+    nan |= others.nan;
+  }
+};
+
 /// Codes round((x - z) / s) in [0, Last] of numbers that share s and z, both in fp16. z is the smallest x rounded down,
 /// so numbers far from zero still span their codes.
 template <int Last>
 class affine {
  public:
   /// Of x[0], x[stride], ... x[(n - 1) stride]. NaN where one of them is.
-  KVILT_HD affine(const float* x, int n, int stride = 1) {
-    float low = x[0], high = x[0];
-    bool nan = false;
-    for (int i = 0; i < n; ++i) {
-      const float number = x[i * stride];
-      low = number < low ? number : low;
-      high = number > high ? number : high;
-      nan |= is_nan(number);
-    }
-    zero = nan ? std::uint16_t(0x7fff) : rounded_down(clamped(low));
+  KVILT_HD affine(const float* x, int n, int stride = 1) : affine(range_of(x, n, stride)) {}
+  KVILT_HD explicit affine(const number_range& r) {
+    zero = r.nan ? std::uint16_t(0x7fff) : rounded_down(clamped(r.low));
     z_ = from_fp16(zero);
-    scale = stored_scale(nan ? z_ : clamped(high) - z_, float(Last));
+    scale = stored_scale(r.nan ? z_ : clamped(r.high) - z_, float(Last));
     inverse_ = divide(1.0f, from_fp16(scale));
   }
 
@@ -33,6 +43,11 @@ class affine {
   std::uint16_t scale, zero;
 
  private:
+  KVILT_HD static constexpr number_range range_of(const float* x, int n, int stride) {
+    number_range r;
+    for (int i = 0; i < n; ++i) r.add(x[i * stride]);
+    return r;
+  }
   /// Beyond what fp16 zeros and scales can say, numbers saturate.
   KVILT_HD static constexpr float clamped(float x) {
     return x > Last * 65504.0f ? Last * 65504.0f : x < -65504.0f ? -65504.0f : x;

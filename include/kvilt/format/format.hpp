@@ -297,10 +297,16 @@ bool writes_like(const F& a, const F& b) {
     return false;
 }
 
-/// Nearest code, half to even, clamped to [low, high]; NaN gives low.
+/// Nearest code, half to even, clamped to [low, high], of magnitudes up to 2^22; NaN gives low.
 KVILT_HD inline int nearest_code(float x, int low, int high) {
+#if defined(__CUDA_ARCH__)
+  // NOTE: floats from 1.5 x 2^23 on are integers, so the sum is rounded to one, which its low bits then are.
+  const float r = __fadd_rn(fminf(fmaxf(x, float(low)), float(high)), 12582912.0f);
+  return __float_as_int(r) - 0x4b400000;
+#else
   const float r = __builtin_rintf(x);
   return r >= float(low) ? (r <= float(high) ? int(r) : high) : low;
+#endif
 }
 
 }  // namespace detail

@@ -4,6 +4,15 @@
 
 namespace kvilt::inline KVILT_ABI {
 
+namespace detail {
+
+/// A signed byte with 128 added; NaN is the lowest.
+KVILT_HD inline std::uint8_t to_centred_byte(float x) {
+  return static_cast<std::uint8_t>(nearest_code(x, -127, 127) + 128);
+}
+
+}  // namespace detail
+
 /// INT8, symmetric: code = round(x / s) + 128 in one byte, s = max|x| / 127 in fp16, one per token and KV head, or one
 /// per `Group` numbers of the row. |x - decoded| <= s / 2. The scale is rounded before codes are made, never 0, and
 /// NaN where the row holds a NaN.
@@ -24,8 +33,7 @@ struct q8 : detail::row_groups<D, Group>,
       const std::uint16_t scale = detail::stored_scale(detail::largest_magnitude(x + first, group()), 127.0f);
       const float inverse = detail::divide(1.0f, from_fp16(scale));
       detail::write(r.params + 2 * g, scale);
-      for (int i = first; i < first + group(); ++i)
-        r.codes[i] = static_cast<unsigned char>(detail::nearest_code(x[i] * inverse, -127, 127) + 128);
+      for (int i = first; i < first + group(); ++i) r.codes[i] = detail::to_centred_byte(x[i] * inverse);
     }
   }
   template <int N>

@@ -19,10 +19,13 @@ struct hadamard {
           x[i] = a + b;
           x[i + half] = a - b;
         }
-    const float norm = inverse_root(block);
+    const float norm = norm_of(dim);
     for (int i = 0; i < dim; ++i) x[i] *= norm;
   }
   KVILT_HD static void inverse(float* x, int dim) { forward(x, dim); }
+
+  /// What a row of `dim` sums is multiplied by at the end.
+  KVILT_HD static constexpr float norm_of(int dim) { return inverse_root(power_of_two_divisor(dim)); }
 
  private:
   KVILT_HD static constexpr float inverse_root(int block) {

@@ -42,6 +42,18 @@ struct rope {
   /// A row that `apply` has turned, moved on by `tokens` positions; back by a negative number.
   KVILT_HD void shift(float* x, idx tokens) const { turn(x, tokens, 1.0f); }
 
+  /// What pair `i` turns by at `position`, for kernels that share a row out.
+  KVILT_HD void sine_cosine_of(int i, idx position, float& sine, float& cosine) const {
+    sine_cosine(std::uint64_t(position) * turns[i], sine, cosine);
+  }
+  /// The first and the second number of a pair after the turn; both come multiplied by `magnitude`.
+  KVILT_HD static constexpr float first_turned(float a, float b, float sine, float cosine) {
+    return a * cosine - b * sine;
+  }
+  KVILT_HD static constexpr float second_turned(float a, float b, float sine, float cosine) {
+    return b * cosine + a * sine;
+  }
+
  private:
   KVILT_HD void turn(float* x, idx position, float scale) const {
     if (pairs == rope_pairs::half_split)
@@ -54,10 +66,10 @@ struct rope {
   KVILT_HD void turn_pairs(float* a, float* b, idx position, float scale) const {
     for (int i = 0; i < dims / 2; ++i) {
       float sine, cosine;
-      sine_cosine(std::uint64_t(position) * turns[i], sine, cosine);
+      sine_cosine_of(i, position, sine, cosine);
       const float a0 = scale * a[Stride * i], b0 = scale * b[Stride * i];
-      a[Stride * i] = a0 * cosine - b0 * sine;
-      b[Stride * i] = b0 * cosine + a0 * sine;
+      a[Stride * i] = first_turned(a0, b0, sine, cosine);
+      b[Stride * i] = second_turned(a0, b0, sine, cosine);
     }
   }
 
