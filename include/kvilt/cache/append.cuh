@@ -33,7 +33,7 @@ struct block_rows {
         table(reinterpret_cast<float*>(append_shared), from.table_rows, from.turn.dims),
         row(reinterpret_cast<float*>(append_shared) + turn_table::floats(from.table_rows, from.turn.dims) +
             int(threadIdx.x) / g.size * row_floats) {}
-  __device__ staged_turn turn_of(int r) const {
+  __device__ lane_turn turn_of(int r) const {
     return {row, table.sines + r * table.pitch, table.cosines + r * table.pitch};
   }
 };
@@ -57,16 +57,11 @@ __device__ void append_held(const View& view, const Work& w, const block_tasks& 
     fill_table<false>(w.kv, t.first_row, t.rows, b.found, b.table);
     __syncthreads();
   }
-  if (!alive) return;
-  const places<View> to(view, found.item, t.head, found.item.n.before + found.nth);
+  const places<View> to(view, found, t.head, alive);
   float k[lane_numbers], v[lane_numbers];
 #pragma unroll
   for (int i = 0; i < lane_numbers; ++i) k[i] = raw_k[i], v[i] = raw_v[i];
-  if (turns) {
-    stage(b.row, n0, k_live, k);
-    g.sync();
-    b.turn_of(t.row).apply(w.kv.turn, n0, k_live, k);
-  }
+  if (turns) b.turn_of(t.row).apply(w.kv.turn, g, k);
   rotate_lanes<typename View::k_rotation>(k, g, view.k_dim());
   if constexpr (!View::values_in_keys) rotate_lanes<typename View::v_rotation>(v, g, view.v_dim());
   put_lanes(view, to, t.head, k, v, g, b.row);
@@ -82,13 +77,14 @@ __device__ void append_staged(const View& view, const Work& w, const block_tasks
     fill_table<false>(w.kv, t.first_row, t.rows, b.found, b.table);
     __syncthreads();
   }
-  if (!t.here || !found.alive) return;
-  const places<View> to(view, found.item, t.head, found.item.n.before + found.nth);
-  load_lanes(w.k.at(t.first_row + t.row, t.head), view.k_dim(), w.wide_k, g, b.row);
-  if (turns) turn_lanes(w.kv.turn, b.turn_of(t.row).sines, b.turn_of(t.row).cosines, g, b.row);
+  const bool alive = t.here && found.alive;
+  const places<View> to(view, found, t.head, alive);
+  load_lanes(w.k.at(t.first_row + t.row, t.head), view.k_dim(), w.wide_k, alive, g, b.row);
+  const lane_turn turned = b.turn_of(t.row);
+  if (turns) turn_row<as_they_lie>(w.kv.turn, turned.sines, turned.cosines, g, b.row);
   put_staged<false>(view, to, t.head, g, b.row);
   if constexpr (!View::values_in_keys) {
-    load_lanes(w.v.at(t.first_row + t.row, t.head), view.v_dim(), w.wide_v, g, b.row);
+    load_lanes(w.v.at(t.first_row + t.row, t.head), view.v_dim(), w.wide_v, alive, g, b.row);
     put_staged<true>(view, to, t.head, g, b.row);
   }
 }
@@ -99,12 +95,13 @@ __device__ void turn_queries(const row_source& from, const rows<Q>& q, bool wide
                              const block_rows& b, const lane_group& g) {
   fill_table<true>(from, t.first_row, t.rows, b.found, b.table);
   __syncthreads();
-  if (!t.here || !b.found[t.row].alive) return;
+  const bool alive = t.here && b.found[t.row].alive;
   Q* const at = q.at(t.first_row + t.row, t.head);
   const rope& turn = from.turn;
-  load_lanes(at, q.dim, wide, g, b.row);
-  turn_lanes(turn, b.turn_of(t.row).sines, b.turn_of(t.row).cosines, g, b.row);
-  for (int i = turn.first + g.lane; i < turn.first + turn.dims; i += g.size) store(at[i], b.row[i]);
+  load_lanes(at, q.dim, wide, alive, g, b.row);
+  const lane_turn turned = b.turn_of(t.row);
+  turn_row<as_they_lie>(turn, turned.sines, turned.cosines, g, b.row);
+  for (int i = turn.first + g.lane; alive && i < turn.first + turn.dims; i += g.size) store(at[i], b.row[i]);
 }
 
 template <class Q>

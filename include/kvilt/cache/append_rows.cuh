@@ -97,13 +97,6 @@ __device__ inline void fill_table(const row_source& from, idx first, int rows, c
   }
 }
 
-/// This lane's numbers into the row that its group stages.
-__device__ inline void stage(float* row, int n0, int live, const float (&x)[lane_numbers]) {
-#pragma unroll
-  for (int i = 0; i < lane_numbers; i += 4)
-    if (i < live) *reinterpret_cast<float4*>(row + staged(n0) + i) = {x[i], x[i + 1], x[i + 2], x[i + 3]};
-}
-
 /// A block's tasks of (row, head), one for each group of lanes.
 struct block_tasks {
   idx first_row = 0;
@@ -124,27 +117,28 @@ struct block_tasks {
   }
 };
 
-/// Copies a segment's row into a group's staged row of floats, side by side for `encode`.
+/// Copies a segment's row into a group's row of floats, side by side for `encode`.
 template <class F>
-__device__ void decode_lanes(const F& f, row_ref from, const lane_group& g, float* row) {
-  for (int n = 8 * g.lane; n < f.dim(); n += 8 * g.size)
+__device__ void decode_lanes(const F& f, row_ref from, bool alive, const lane_group& g, float* row) {
+  for (int n = 8 * g.lane; alive && n < f.dim(); n += 8 * g.size)
     f.template decode<8>(from, n, *reinterpret_cast<float(*)[8]>(row + n));
   g.sync();
 }
 
-/// One record from a group's lanes; `row` is room for formats that take a row as it lies.
+/// One record from a group's lanes, or none; `row` is room for formats that take a row as it lies.
 template <class F>
-__device__ void put_record(const F& f, const float (&x)[lane_numbers], const lane_group& g, float* row, row_ref to) {
-  const int live = g.live(f.dim());
+__device__ void put_record(const F& f, const float (&x)[lane_numbers], bool alive, const lane_group& g, float* row,
+                           row_ref to) {
+  const int live = alive ? g.live(f.dim()) : 0;
   if constexpr (lanes_encode<F>) {
     lane_encoder<F>::put(x, g, live, to);
   } else {
-    g.sync();  // of what others still read of the row
+    g.sync();  // others may still read the row
 #pragma unroll
     for (int i = 0; i < lane_numbers; ++i)
       if (i < live) row[g.lane * lane_numbers + i] = x[i];
     g.sync();
-    if (g.lane == 0) f.encode(row, to);
+    if (g.lane == 0 && alive) f.encode(row, to);
     g.sync();
   }
 }
@@ -154,13 +148,15 @@ template <class View>
 struct places {
   place at[View::segments];
 
-  __device__ places(const View& view, const step_item& item, int head, idx position) {
+  __device__ places(const View& view, const found_row& found, int head, bool alive) {
+    const step_item& item = found.item;
     int i = 0;
     view.each([&](const auto& seg) {
       place& p = at[i++];
       p.page = -1;
       if constexpr (is_tile<std::remove_cvref_t<decltype(seg)>>) return;
-      const idx slot = seg.retention.slot(item.n, item.sequence, head, position);
+      if (!alive) return;
+      const idx slot = seg.retention.slot(item.n, item.sequence, head, item.n.before + found.nth);
       if (slot >= 0) p = seg.layout.locate(item.sequence, head, slot);
     });
   }
@@ -192,37 +188,24 @@ __device__ void put_lanes(const View& view, const places<View>& to, int head, co
   view.each([&](const auto& seg) {
     const place p = to.at[i++];
     if constexpr (is_tile<std::remove_cvref_t<decltype(seg)>>) return;
-    if (p.page < 0) return;
-    put_record(seg.k, k, g, row, seg.k_row(p, head));
-    if constexpr (!View::values_in_keys) put_record(seg.v, v, g, row, seg.v_row(p, head));
+    const bool alive = p.page >= 0;
+    if (!__any_sync(0xffffffffu, alive)) return;
+    put_record(seg.k, k, alive, g, row, seg.k_row(p, head));
+    if constexpr (!View::values_in_keys) put_record(seg.v, v, alive, g, row, seg.v_row(p, head));
   });
 }
 
 /// A caller's row into a group's row of floats, side by side.
 template <class T>
-__device__ void load_lanes(const T* from, int dim, bool wide, const lane_group& g, float* row) {
+__device__ void load_lanes(const T* from, int dim, bool wide, bool alive, const lane_group& g, float* row) {
   g.sync();
-  for (int n0 = lane_numbers * g.lane; n0 < dim; n0 += lane_numbers * g.size) {
+  for (int n0 = lane_numbers * g.lane; alive && n0 < dim; n0 += lane_numbers * g.size) {
     const int live = dim - n0 < lane_numbers ? dim - n0 : lane_numbers;
     raw_numbers<T> raw;
     raw.load(from + n0, live, wide);
 #pragma unroll
     for (int i = 0; i < lane_numbers; ++i)
       if (i < live) row[n0 + i] = raw[i];
-  }
-  g.sync();
-}
-
-/// RoPE on a group's row of floats, side by side.
-__device__ inline void turn_lanes(const rope& turn, const float* sines, const float* cosines, const lane_group& g,
-                                  float* row) {
-  const bool split = turn.pairs == rope_pairs::half_split;
-  for (int i = g.lane; i < turn.dims / 2; i += g.size) {
-    float& first = row[turn.first + (split ? i : 2 * i)];
-    float& second = row[turn.first + (split ? i + turn.dims / 2 : 2 * i + 1)];
-    const float a = turn.magnitude * first, b = turn.magnitude * second;
-    first = rope::first_turned(a, b, sines[staged(i)], cosines[staged(i)]);
-    second = rope::second_turned(a, b, sines[staged(i)], cosines[staged(i)]);
   }
   g.sync();
 }

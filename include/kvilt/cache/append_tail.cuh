@@ -82,26 +82,26 @@ KVILT_HD row_ref row_of(const Segment& seg, place p, int head) {
     return seg.k_row(p, head);
 }
 
-/// One token's K, or V, from the tail into a body of token formats, by a group.
+/// One token's K, or V, from the tail into a body of token formats, by a group, or nothing.
 template <bool OfV, class Tail, class To>
-__device__ void move_row(const Tail& tail, const To& to, place from, place at, int head, const lane_group& g,
-                         float* row) {
+__device__ void move_row(const Tail& tail, const To& to, place from, place at, int head, bool alive,
+                         const lane_group& g, float* row) {
   const auto& f = format_of<OfV>(to);
   using format = std::remove_cvref_t<decltype(f)>;
   const row_ref source = row_of<OfV>(tail, from, head), target = row_of<OfV>(to, at, head);
   if (lanes_encode<format> && f.dim() <= longest_lane_row) {
-    const int live = g.live(f.dim());
+    const int live = alive ? g.live(f.dim()) : 0;
     float x[lane_numbers] = {};
 #pragma unroll
     for (int i = 0; i < lane_numbers; i += 8)
       if (i < live)
         format_of<OfV>(tail).template decode<8>(source, g.lane * lane_numbers + i,
                                                 *reinterpret_cast<float(*)[8]>(x + i));
-    put_record(f, x, g, row, target);
+    put_record(f, x, alive, g, row, target);
   } else {
     g.sync();
-    decode_lanes(format_of<OfV>(tail), source, g, row);
-    if (g.lane == 0) f.encode(row, target);
+    decode_lanes(format_of<OfV>(tail), source, alive, g, row);
+    if (g.lane == 0 && alive) f.encode(row, target);
   }
 }
 
@@ -109,14 +109,17 @@ template <class View, class Tail, class To>
 __device__ void flush_rows(const View&, const Tail& tail, const To& to, const leaving_part& l, const lane_group& g,
                            float* row) {
   const int groups = append_threads / g.size, group = int(threadIdx.x) / g.size;
-  for (idx t = l.range.first + l.part * groups + group; t < l.range.last; t += idx(l.parts) * groups) {
-    const idx slot = to.retention.slot(l.item.n, l.item.sequence, l.head, t);
-    if (slot < 0) continue;
-    const place from = tail.layout.locate(l.item.sequence, l.head, tail.retention.slot_of(t));
-    const place at = to.layout.locate(l.item.sequence, l.head, slot);
-    if (from.page < 0 || at.page < 0) continue;
-    move_row<false>(tail, to, from, at, l.head, g, row);
-    if constexpr (!View::values_in_keys) move_row<true>(tail, to, from, at, l.head, g, row);
+  for (idx first = l.range.first + l.part * groups; first < l.range.last; first += idx(l.parts) * groups) {
+    const idx t = first + group;
+    const idx slot = t < l.range.last ? to.retention.slot(l.item.n, l.item.sequence, l.head, t) : -1;
+    place from, at;
+    if (slot >= 0) {
+      from = tail.layout.locate(l.item.sequence, l.head, tail.retention.slot_of(t));
+      at = to.layout.locate(l.item.sequence, l.head, slot);
+    }
+    const bool alive = slot >= 0 && from.page >= 0 && at.page >= 0;
+    move_row<false>(tail, to, from, at, l.head, alive, g, row);
+    if constexpr (!View::values_in_keys) move_row<true>(tail, to, from, at, l.head, alive, g, row);
   }
 }
 

@@ -271,16 +271,23 @@ KVILT_HD inline float divide(float a, float b) {
 #endif
 }
 
+/// Conversions that `stored_scale` makes; kernels have the same in hardware.
+struct portable_halves {
+  KVILT_HD static constexpr std::uint16_t narrow(float x) { return to_fp16(x); }
+  KVILT_HD static constexpr float widen(std::uint16_t h) { return from_fp16(h); }
+};
+
 /// The scale of a row as stored: fp16, never 0, never infinite, and large enough that `range / scale` exceeds the last
 /// code by less than half a code. NaN stays NaN. NOTE: multiplied, not divided, by a constant: the same bits
 /// everywhere.
+template <class Halves = portable_halves>
 KVILT_HD constexpr std::uint16_t stored_scale(float range, float last_code) {
   const float scale = range * (1.0f / last_code);
   if (is_nan(range)) return 0x7fff;
   if (magnitude_bits(scale) >= 0x477fe000u) return 0x7bff;
-  std::uint16_t h = to_fp16(scale);
+  std::uint16_t h = Halves::narrow(scale);
   if ((h & 0x7fffu) == 0) h = 1;
-  if (from_fp16(h) * (last_code + 0.5f) < range && h < 0x7bff) ++h;
+  if (Halves::widen(h) * (last_code + 0.5f) < range && h < 0x7bff) ++h;
   return h;
 }
 

@@ -106,6 +106,14 @@ struct lane_codes<float_16<D, Narrow, Widen>> {
   }
 };
 
+/// The same for a signed byte with 128 added: the low bytes of what `nearest_code` adds up to, put together first.
+template <>
+__device__ inline std::uint32_t narrow_four<to_centred_byte>(float a, float b, float c, float d) {
+  const unsigned low = __byte_perm(unsigned(nearest_code(a, -127, 127)), unsigned(nearest_code(b, -127, 127)), 0x0040);
+  const unsigned high = __byte_perm(unsigned(nearest_code(c, -127, 127)), unsigned(nearest_code(d, -127, 127)), 0x0040);
+  return __byte_perm(low, high, 0x5410) ^ 0x80808080u;
+}
+
 /// Codes of a byte: Narrow(x * inverse).
 template <std::uint8_t (*Narrow)(float)>
 __device__ void put_bytes(const float (&x)[lane_numbers], float inverse, const lane_group& g, int live, row_ref to) {
@@ -124,9 +132,9 @@ struct symmetric_lane_codes {
   __device__ static void put_scaled(const float (&x)[lane_numbers], float largest_code, const lane_group& g, int live,
                                     row_ref to) {
     const int lanes = lanes_of_scale<Group>(g.size);
-    const std::uint16_t scale = stored_scale(largest_of_lanes(x, g, lanes), largest_code);
+    const std::uint16_t scale = stored_scale<hardware_halves>(largest_of_lanes(x, g, lanes), largest_code);
     if ((g.lane & (lanes - 1)) == 0 && live > 0) store_half(to.params + 2 * (g.lane / lanes), scale);
-    put_bytes<Narrow>(x, divide(1.0f, from_fp16(scale)), g, live, to);
+    put_bytes<Narrow>(x, inverse_of(scale), g, live, to);
   }
 };
 

@@ -23,21 +23,18 @@ KVILT_HD constexpr int lanes_for(int dim) {
   return lanes;
 }
 
-/// Neighbouring lanes that take every branch together.
+/// Neighbouring lanes. NOTE: what one of a warp's groups does together all do, also those that have nothing to do then:
+/// shuffles by a part of a warp cost several instructions more.
 struct lane_group {
   int lane = 0;  // this thread's
   int size = 1;  // a power of two
-  unsigned mask = 0;
 
-  __device__ explicit lane_group(int lanes) : lane(int(threadIdx.x) & (lanes - 1)), size(lanes) {
-    const unsigned all = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1;
-    mask = all << (threadIdx.x & 31 & ~unsigned(lanes - 1));
-  }
-  __device__ void sync() const { __syncwarp(mask); }
+  __device__ explicit lane_group(int lanes) : lane(int(threadIdx.x) & (lanes - 1)), size(lanes) {}
+  __device__ void sync() const { __syncwarp(); }
   /// What the lane has whose number differs in `bit`.
   template <class T>
   __device__ T other(T value, int bit) const {
-    return __shfl_xor_sync(mask, value, bit);
+    return __shfl_xor_sync(0xffffffffu, value, bit);
   }
   /// How many of this lane's numbers a row of `dim` has: 0, 8 or 16. `first`: number of the row that lane 0 begins with.
   __device__ int live(int dim, int first = 0) const {
@@ -126,6 +123,7 @@ __device__ inline void store_words(unsigned char* to, const std::uint32_t (&word
 /// Two numbers as 16-bit floats, the first in the low half; saturated as the cache stores them.
 template <std::uint16_t (*Narrow)(float)>
 __device__ inline std::uint32_t narrow_two(float a, float b) {
+#if defined(__CUDA_ARCH__)
   std::uint32_t both;
   constexpr bool bf16 = Narrow == to_bf16_saturating || Narrow == to_bf16;
   if constexpr (bf16)
@@ -134,7 +132,9 @@ __device__ inline std::uint32_t narrow_two(float a, float b) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b), "f"(a));
   constexpr std::uint32_t infinite = bf16 ? 0x7f80u : 0x7c00u;
   const bool rare = (both & 0x7fffu) == infinite || (both >> 16 & 0x7fffu) == infinite;
-  return rare ? Narrow(a) | std::uint32_t(Narrow(b)) << 16 : both;
+  if (!rare) return both;
+#endif
+  return Narrow(a) | std::uint32_t(Narrow(b)) << 16;
 }
 
 /// Four numbers as bytes, the first lowest. NOTE: what hardware converts is what `Narrow` says, bit for bit.
@@ -156,6 +156,36 @@ __device__ inline std::uint32_t narrow_four(float a, float b, float c, float d) 
   {
     return Narrow(a) | std::uint32_t(Narrow(b)) << 8 | std::uint32_t(Narrow(c)) << 16 | std::uint32_t(Narrow(d)) << 24;
   }
+}
+
+/// fp16 by hardware, of what is no NaN's payload.
+struct hardware_halves {
+  __device__ static std::uint16_t narrow(float x) {
+#if defined(__CUDA_ARCH__)
+    std::uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+#else
+    return to_fp16(x);
+#endif
+  }
+  __device__ static float widen(std::uint16_t h) {
+#if defined(__CUDA_ARCH__)
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+#else
+    return from_fp16(h);
+#endif
+  }
+};
+/// 1 / scale, of a scale in fp16, as `divide` has it.
+__device__ inline float inverse_of(std::uint16_t scale) {
+#if defined(__CUDA_ARCH__)
+  return __frcp_rn(hardware_halves::widen(scale));
+#else
+  return 1.0f / from_fp16(scale);
+#endif
 }
 
 /// A param of 16 bits.

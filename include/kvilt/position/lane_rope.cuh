@@ -9,6 +9,10 @@ namespace kvilt::inline KVILT_ABI::detail {
 KVILT_HD constexpr int staged(int i) {
   return i + i / lane_numbers * 4;
 }
+/// The same for rows that lie side by side.
+KVILT_HD constexpr int as_they_lie(int i) {
+  return i;
+}
 KVILT_HD constexpr int staged_size(int numbers) {
   return staged((numbers + lane_numbers - 1) / lane_numbers * lane_numbers);
 }
@@ -29,40 +33,72 @@ struct turn_table {
   }
 };
 
-/// A row in shared memory that is turned: by one row of a table.
-struct staged_turn {
-  const float* row = nullptr;  // number i at staged(i)
+/// RoPE on a row of floats in shared memory, number i at At(i), by a group: one row of a table.
+template <int (*At)(int)>
+__device__ void turn_row(const rope& turn, const float* sines, const float* cosines, const lane_group& g, float* row) {
+  const bool split = turn.pairs == rope_pairs::half_split;
+  for (int i = g.lane; i < turn.dims / 2; i += g.size) {
+    float& first = row[At(turn.first + (split ? i : 2 * i))];
+    float& second = row[At(turn.first + (split ? i + turn.dims / 2 : 2 * i + 1))];
+    const float a = turn.magnitude * first, b = turn.magnitude * second;
+    first = rope::first_turned(a, b, sines[staged(i)], cosines[staged(i)]);
+    second = rope::second_turned(a, b, sines[staged(i)], cosines[staged(i)]);
+  }
+  g.sync();
+}
+
+/// RoPE on the row that a group holds. row: room for it, number i at staged(i)
+struct lane_turn {
+  float* row = nullptr;
   const float* sines = nullptr;
   const float* cosines = nullptr;
 
-  /// Turns a lane's `live` numbers from `n0` on, which are the row's; others read the row until the group is synced.
-  __device__ void apply(const rope& turn, int n0, int live, float (&x)[lane_numbers]) const {
-    const bool lined = turn.first % lane_numbers == 0;
-    if (lined && turn.pairs == rope_pairs::interleaved)
-      neighbours(turn, n0 - turn.first, x);
-    else if (lined && turn.dims % (2 * lane_numbers) == 0)
-      halves(turn, n0 - turn.first, x);
-    else
-      any(turn, n0 - turn.first, live, x);
+  __device__ void apply(const rope& turn, const lane_group& g, float (&x)[lane_numbers]) const {
+    const int j0 = g.lane * lane_numbers - turn.first;
+    const bool mine = j0 >= 0 && j0 < turn.dims, lined = turn.first % lane_numbers == 0;
+    if (lined && turn.pairs == rope_pairs::interleaved && turn.dims % lane_numbers == 0) {
+      if (mine) neighbours(turn, j0, x);
+      return;
+    }
+    float4* const own = reinterpret_cast<float4*>(row + staged(g.lane * lane_numbers));
+    const bool held = g.lane * lane_numbers < longest(turn);
+#pragma unroll
+    for (int i = 0; i < lane_numbers / 4; ++i)
+      if (held) own[i] = {x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]};
+    g.sync();
+    if (lined && turn.pairs == rope_pairs::half_split && turn.dims % (2 * lane_numbers) == 0) {
+      if (mine) halves(turn, j0, x);
+      return;
+    }
+    turn_row<staged>(turn, sines, cosines, g, row);
+#pragma unroll
+    for (int i = 0; i < lane_numbers / 4; ++i)
+      if (held) {
+        const float4 four = own[i];
+        x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
+      }
   }
 
  private:
-  /// Pairs of numbers side by side; the row is not looked at.
+  /// Numbers up to the last that turns: what is behind them need not be staged.
+  __device__ static int longest(const rope& turn) {
+    return turn.first + turn.dims;
+  }
+
+  /// Pairs of numbers side by side.
   __device__ void neighbours(const rope& turn, int j0, float (&x)[lane_numbers]) const {
-    if (j0 < 0) return;
+    const float* const s = sines + staged(j0 / 2);
+    const float* const c = cosines + staged(j0 / 2);
 #pragma unroll
-    for (int i = 0; i < lane_numbers; i += 2) {
-      if (j0 + i >= turn.dims) break;
-      const int at = staged((j0 + i) / 2);
-      const float a = turn.magnitude * x[i], b = turn.magnitude * x[i + 1];
-      x[i] = rope::first_turned(a, b, sines[at], cosines[at]);
-      x[i + 1] = rope::second_turned(a, b, sines[at], cosines[at]);
+    for (int i = 0; i < lane_numbers / 2; ++i) {
+      const float a = turn.magnitude * x[2 * i], b = turn.magnitude * x[2 * i + 1];
+      x[2 * i] = rope::first_turned(a, b, s[i], c[i]);
+      x[2 * i + 1] = rope::second_turned(a, b, s[i], c[i]);
     }
   }
   /// All of the lane's numbers are first ones of pairs, or second ones, and so are those that they turn with.
   __device__ void halves(const rope& turn, int j0, float (&x)[lane_numbers]) const {
     const int half = turn.dims / 2;
-    if (j0 < 0 || j0 >= turn.dims) return;
     const bool second = j0 >= half;
     const int pair = second ? j0 - half : j0, at = staged(pair);
     const float* const others = row + staged(turn.first + (second ? pair : pair + half));
@@ -75,19 +111,6 @@ struct staged_turn {
       x[i + 1] = turned(turn, second, x[i + 1], o.y, s.y, c.y);
       x[i + 2] = turned(turn, second, x[i + 2], o.z, s.z, c.z);
       x[i + 3] = turned(turn, second, x[i + 3], o.w, s.w, c.w);
-    }
-  }
-  __device__ void any(const rope& turn, int j0, int live, float (&x)[lane_numbers]) const {
-    const int half = turn.dims / 2;
-    const bool split = turn.pairs == rope_pairs::half_split;
-#pragma unroll
-    for (int i = 0; i < lane_numbers; ++i) {
-      const int j = j0 + i;
-      if (i >= live || j < 0 || j >= turn.dims) continue;
-      const bool second = split ? j >= half : j % 2 == 1;
-      const int pair = split ? (second ? j - half : j) : j / 2;
-      const int other = split ? (second ? pair : pair + half) : (second ? j - 1 : j + 1);
-      x[i] = turned(turn, second, x[i], row[staged(turn.first + other)], sines[staged(pair)], cosines[staged(pair)]);
     }
   }
   __device__ static float turned(const rope& turn, bool second, float own, float other, float sine, float cosine) {
