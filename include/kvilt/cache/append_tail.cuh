@@ -123,6 +123,23 @@ __device__ void flush_rows(const View&, const Tail& tail, const To& to, const le
   }
 }
 
+template <class F>
+concept has_parts = requires(const F f, const float* x, row_ref r) {
+  f.encode_part(x, r, F::phases, f.parts(0));
+};
+/// Records that a block's threads share out. rows: [records][F::rows][dim], shared
+template <int Records, class F, class Target>
+__device__ void encode_parts(const F& f, const float* rows, const Target& target) {
+  for (int phase = 0; phase < F::phases; ++phase) {
+    const int parts = f.parts(phase);
+    for (int i = int(threadIdx.x); i < Records * parts; i += append_threads) {
+      const int r = i / parts;
+      f.encode_part(rows + idx(r) * F::rows * f.dim(), target(r), phase, i - r * parts);
+    }
+    __syncthreads();
+  }
+}
+
 /// K, or V, of one tile from the tail, by a block. rows: [tile][dim], shared
 template <bool OfV, class Tail, class To>
 __device__ void move_tile(const Tail& tail, const To& to, idx first, place at, const leaving_part& l, float* rows) {
@@ -137,9 +154,14 @@ __device__ void move_tile(const Tail& tail, const To& to, idx first, place at, c
                                             *reinterpret_cast<float(*)[8]>(rows + idx(t) * dim + n));
   }
   __syncthreads();
-  for (int r = int(threadIdx.x); r < tile / record; r += append_threads)
-    f.encode(rows + idx(r) * record * dim, row_of<OfV>(to, {at.page, at.row + r * record, 1}, l.head));
-  __syncthreads();
+  const auto target = [&](int r) { return row_of<OfV>(to, {at.page, at.row + r * record, 1}, l.head); };
+  if constexpr (has_parts<format>) {
+    encode_parts<tile / record>(f, rows, target);
+  } else {
+    for (int r = int(threadIdx.x); r < tile / record; r += append_threads)
+      f.encode(rows + idx(r) * record * dim, target(r));
+    __syncthreads();
+  }
 }
 
 template <class View, class Tail, class To>

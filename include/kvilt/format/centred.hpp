@@ -42,12 +42,20 @@ class centred {
   KVILT_HD constexpr int param_bytes() const { return 2 * dim() + Rows * row_.param_bytes(); }
 
   KVILT_HD void encode(const float* x, row_ref r) const {
+    for (int phase = 0; phase < phases; ++phase)
+      for (int i = 0; i < parts(phase); ++i) encode_part(x, r, phase, i);
+  }
+  /// Each channel's mean, then each row.
+  static constexpr int phases = 2;
+  KVILT_HD constexpr int parts(int phase) const { return phase == 0 ? dim() : Rows; }
+  KVILT_HD void encode_part(const float* x, row_ref r, int phase, int part) const {
     KVILT_FENCE();
-    for (int d = 0; d < dim(); ++d) detail::write(r.params + 2 * d, mean(x + d));
-    float row[longest_dim];
-    for (int t = 0; t < Rows; ++t) {
-      for (int d = 0; d < dim(); ++d) row[d] = x[t * dim() + d] - mean_at(r, d);
-      row_.encode(row, row_at(r, t));
+    if (phase == 0) {
+      detail::write(r.params + 2 * part, mean(x + part));
+    } else {
+      float row[longest_dim];
+      for (int d = 0; d < dim(); ++d) row[d] = x[part * dim() + d] - mean_at(r, d);
+      row_.encode(row, row_at(r, part));
     }
   }
   template <int N>

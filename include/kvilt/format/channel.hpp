@@ -20,18 +20,23 @@ struct affine_channels : extent<D> {
   KVILT_HD constexpr int param_bytes() const { return 4 * dim(); }
 
   KVILT_HD void encode(const float* x, row_ref r) const {
+    for (int i = 0; i < parts(0); ++i) encode_part(x, r, 0, i);
+  }
+  /// Eight channels each.
+  static constexpr int phases = 1;
+  KVILT_HD constexpr int parts(int) const { return dim() / 8; }
+  KVILT_HD void encode_part(const float* x, row_ref r, int, int part) const {
     KVILT_FENCE();
-    for (int first = 0; first < dim(); first += 8) {
-      std::uint64_t codes[Rows] = {};
-      for (int i = 0; i < 8; ++i) {
-        const float* channel = x + first + i;
-        const affine<(1 << Bits) - 1> of(channel, Rows, dim());
-        write(r.params + 2 * (first + i), of.scale);
-        write(r.params + 2 * (dim() + first + i), of.zero);
-        for (int t = 0; t < Rows; ++t) codes[t] |= std::uint64_t(of.code(channel[t * dim()])) << 8 * i;
-      }
-      for (int t = 0; t < Rows; ++t) code_row<Bits>::write8(r.codes + t * row_bytes(), dim(), first, codes[t]);
+    const int first = 8 * part;
+    std::uint64_t codes[Rows] = {};
+    for (int i = 0; i < 8; ++i) {
+      const float* channel = x + first + i;
+      const affine<(1 << Bits) - 1> of(channel, Rows, dim());
+      write(r.params + 2 * (first + i), of.scale);
+      write(r.params + 2 * (dim() + first + i), of.zero);
+      for (int t = 0; t < Rows; ++t) codes[t] |= std::uint64_t(of.code(channel[t * dim()])) << 8 * i;
     }
+    for (int t = 0; t < Rows; ++t) code_row<Bits>::write8(r.codes + t * row_bytes(), dim(), first, codes[t]);
   }
   template <int N>
   KVILT_HD void decode(row_ref r, int first, float (&out)[N]) const {

@@ -93,6 +93,10 @@ struct no_rotation {
 ///   `static constexpr bool static_params = true`
 ///                                  `param_bytes()` is 0 and `encode` writes codes alone: row_ref's params are one
 ///                                  float, a scale that the caller hands in, of a tensor or of a KV head
+///   `static constexpr int phases`, `int parts(int phase) const`,
+///   `void encode_part(const float* x, row_ref, int phase, int part) const`
+///                                  that `encode` is nothing but all parts of all phases in turn; parts of one phase may
+///                                  be written in any order and at once, which a GPU does
 ///   `bool writes_like(const F&) const`
 ///                                  whether two values of the type write the same records; said of formats whose bytes
 ///                                  do not tell
