@@ -270,9 +270,14 @@ void turn_alike(const turn_case& c, rope_pairs pairs, bool given, bool q_alone, 
   support::tensor<float> numbers = support::random_tensor(3, 13, heads, c.k_dim);
   support::tensor<float> values = support::random_tensor(4, 13, heads, v_dim);
   const support::tensor<float> asked = support::random_tensor(5, 13, q_heads, c.k_dim);
-  std::vector<T> q(asked.data.size());
-  for (std::size_t i = 0; i < q.size(); ++i) store(q[i], asked.data[i]);
-  rows<T> q_rows = packed_rows(q.data(), q_heads, c.k_dim);
+  const int gap = given ? 3 : 0;  // between rows of Q, of which then none is on a line
+  const idx pitch = c.k_dim + gap;
+  std::vector<T> q(std::size_t(13 * q_heads * pitch + gap));
+  for (T& x : q) store(x, std::numeric_limits<float>::quiet_NaN());
+  const rows<T> q_rows{q.data() + gap, q_heads * pitch, pitch, q_heads, c.k_dim};
+  for (idx t = 0; t < 13; ++t)
+    for (int h = 0; h < q_heads; ++h)
+      for (int d = 0; d < c.k_dim; ++d) store(q_rows.at(t, h)[d], asked.row(t, h)[std::size_t(d)]);
   mirror m;
   m.add(numbers.data), m.add(values.data);
   const support::device_block& device_q = m.add(q.data(), q.size() * sizeof(T));

@@ -22,16 +22,23 @@ struct append_work {
 
 extern __shared__ float4 append_shared[];
 
+/// Found rows lie first in shared memory, then floats.
+inline constexpr int found_bytes = append_threads / fewest_append_lanes * int(sizeof(found_row));
+static_assert(found_bytes % sizeof(float4) == 0);
+__device__ inline float* shared_floats() {
+  return reinterpret_cast<float*>(append_shared + found_bytes / sizeof(float4));
+}
+
 /// Rows of one block that are found, and the shared floats behind them.
 struct block_rows {
   found_row* found = nullptr;  // [rows]
   turn_table table;
   float* row = nullptr;  // this group's
 
-  __device__ block_rows(found_row* shared, const row_source& from, int row_floats, const lane_group& g)
-      : found(shared),
-        table(reinterpret_cast<float*>(append_shared), from.table_rows, from.turn.dims),
-        row(reinterpret_cast<float*>(append_shared) + turn_table::floats(from.table_rows, from.turn.dims) +
+  __device__ block_rows(const row_source& from, int row_floats, const lane_group& g)
+      : found(reinterpret_cast<found_row*>(append_shared)),
+        table(shared_floats(), from.table_rows, from.turn.dims),
+        row(shared_floats() + turn_table::floats(from.table_rows, from.turn.dims) +
             int(threadIdx.x) / g.size * row_floats) {}
   __device__ lane_turn turn_of(int r) const {
     return {row, table.sines + r * table.pitch, table.cosines + r * table.pitch};
@@ -89,10 +96,37 @@ __device__ void append_staged(const View& view, const Work& w, const block_tasks
   }
 }
 
-/// RoPE on rows of Q where they lie. row_source's heads are Q's.
+/// RoPE on rows of Q where they lie, which lanes hold on their way.
 template <class Q>
-__device__ void turn_queries(const row_source& from, const rows<Q>& q, bool wide, const block_tasks& t,
-                             const block_rows& b, const lane_group& g) {
+__device__ void turn_held(const row_source& from, const rows<Q>& q, bool wide, const block_tasks& t,
+                          const block_rows& b, const lane_group& g) {
+  const int n0 = lane_numbers * g.lane;
+  const int live = t.here && b.found[t.row].alive ? g.live(q.dim) : 0;
+  Q* const at = q.at(t.first_row + t.row, t.head) + n0;
+  raw_numbers<Q> raw;
+  raw.load(at, live, wide);
+  fill_table<true>(from, t.first_row, t.rows, b.found, b.table);
+  __syncthreads();
+  float x[lane_numbers];
+#pragma unroll
+  for (int i = 0; i < lane_numbers; ++i) x[i] = raw[i];
+  b.turn_of(t.row).apply(from.turn, g, x);
+  const int first = from.turn.first - n0, last = first + from.turn.dims;  // what turns, among this lane's
+  if (first <= 0 && last >= live) {
+    std::uint32_t word[raw_numbers<Q>::words];
+    pack_numbers<Q>(x, word);
+    store_words(reinterpret_cast<unsigned char*>(at), word, live);
+  } else {
+#pragma unroll
+    for (int i = 0; i < lane_numbers; ++i)
+      if (i < live && i >= first && i < last) store(at[i], x[i]);
+  }
+}
+
+/// The same of rows of any length.
+template <class Q>
+__device__ void turn_staged(const row_source& from, const rows<Q>& q, bool wide, const block_tasks& t,
+                            const block_rows& b, const lane_group& g) {
   fill_table<true>(from, t.first_row, t.rows, b.found, b.table);
   __syncthreads();
   const bool alive = t.here && b.found[t.row].alive;
@@ -104,36 +138,39 @@ __device__ void turn_queries(const row_source& from, const rows<Q>& q, bool wide
   for (int i = turn.first + g.lane; alive && i < turn.first + turn.dims; i += g.size) store(at[i], b.row[i]);
 }
 
+/// row_source's heads are Q's.
 template <class Q>
 __device__ void turn_queries_block(const row_source& from, const rows<Q>& q, bool wide, int row_floats, unsigned block,
-                                   const lane_group& g, found_row* found) {
+                                   const lane_group& g) {
   const block_tasks t(from, block, g);
-  const block_rows b(found, from, row_floats, g);
-  find_rows<true>(from, t.first_row, t.rows, found);
+  const block_rows b(from, row_floats, g);
+  find_rows<true>(from, t.first_row, t.rows, b.found);
   __syncthreads();
-  turn_queries(from, q, wide, t, b, g);
+  if (q.dim <= longest_lane_row)
+    turn_held(from, q, wide, t, b, g);
+  else
+    turn_staged(from, q, wide, t, b, g);
 }
 
 template <class View, class Work>
 __global__ void __launch_bounds__(append_threads)
     append_kernel(const __grid_constant__ View view, const __grid_constant__ Work w) {
-  __shared__ found_row found[append_threads / fewest_append_lanes];
   wait_for_earlier_kernels();
   let_next_kernel_start();
   const lane_group g(append_lanes(view));
   unsigned block = blockIdx.x;
   if (block < w.tails.blocks) {
-    flush_block(view, w.kv.items, w.tails, block, g, reinterpret_cast<float*>(append_shared), w.row_floats);
+    flush_block(view, w.kv.items, w.tails, block, g, shared_floats(), w.row_floats);
     return;
   }
   block -= w.tails.blocks;
   if (block >= w.kv_blocks) {
-    turn_queries_block(w.queries, w.q, w.wide_q, w.row_floats, block - w.kv_blocks, g, found);
+    turn_queries_block(w.queries, w.q, w.wide_q, w.row_floats, block - w.kv_blocks, g);
     return;
   }
   const block_tasks t(w.kv, block, g);
-  const block_rows b(found, w.kv, w.row_floats, g);
-  find_rows<false>(w.kv, t.first_row, t.rows, found);
+  const block_rows b(w.kv, w.row_floats, g);
+  find_rows<false>(w.kv, t.first_row, t.rows, b.found);
   __syncthreads();
   if (rows_in_lanes(view))
     append_held(view, w, t, b, g);
@@ -144,10 +181,9 @@ __global__ void __launch_bounds__(append_threads)
 template <class Q>
 __global__ void __launch_bounds__(append_threads)
     turn_queries_kernel(const __grid_constant__ row_source from, rows<Q> q, bool wide, int row_floats, int lanes) {
-  __shared__ found_row found[append_threads / fewest_append_lanes];
   wait_for_earlier_kernels();
   let_next_kernel_start();
-  turn_queries_block(from, q, wide, row_floats, blockIdx.x, lane_group(lanes), found);
+  turn_queries_block(from, q, wide, row_floats, blockIdx.x, lane_group(lanes));
 }
 
 /// A step that a launch may trust as far as the host sees it.
@@ -170,7 +206,7 @@ inline row_source source_of(const device_step& s, const rope& turn, idx rows, in
   from.heads = fast_divisor(heads);
   from.tasks = s.size ? std::uint32_t(rows * heads) : 0;
   const int groups = append_threads / lanes;
-  from.table_rows = int(smaller(groups, (groups - 1) / heads + 2));
+  from.table_rows = int(smaller(groups, (groups - 1) / larger(heads, 1) + 2));
   return from;
 }
 inline unsigned blocks_of(const row_source& from, int lanes) {
@@ -182,9 +218,9 @@ inline unsigned blocks_of(const row_source& from, int lanes) {
 inline std::size_t append_bytes(int table_rows, const rope& turn, int row_floats, int lanes, std::size_t tile_bytes) {
   const std::size_t floats = std::size_t(turn_table::floats(table_rows, turn.dims)) +
                              std::size_t(append_threads / lanes) * std::size_t(row_floats);
-  const std::size_t bytes = floats * sizeof(float) > tile_bytes ? floats * sizeof(float) : tile_bytes;
-  if (bytes > 40 * 1024) {
-    const std::size_t most = std::size_t(device_limits::current().shared_bytes) - sizeof(found_row) * 32;
+  const std::size_t bytes = found_bytes + (floats * sizeof(float) > tile_bytes ? floats * sizeof(float) : tile_bytes);
+  if (bytes > 48 * 1024) {
+    const std::size_t most = std::size_t(device_limits::current().shared_bytes);
     expects(bytes <= most, "append's rows take ", bytes, " bytes of shared memory; the device has ", most);
   }
   return bytes;

@@ -37,6 +37,8 @@ struct tail_blocks {
         const idx units = idx(size) * view.kv_heads();
         const idx most = smaller(slots_of(seg.layout, 0), 1024) / 32;
         t.parts = int(larger(1, smaller(most, enough / larger(units, 1))));
+        expects(units < idx(1) << 30, "a step of ", size,
+                " sequences; fewer than 2^30 of them and heads are supported");
         t.blocks = unsigned(units * t.parts);
       }
     });

@@ -36,9 +36,9 @@ struct lane_group {
   __device__ T other(T value, int bit) const {
     return __shfl_xor_sync(0xffffffffu, value, bit);
   }
-  /// How many of this lane's numbers a row of `dim` has: 0, 8 or 16. `first`: number of the row that lane 0 begins with.
-  __device__ int live(int dim, int first = 0) const {
-    const int left = dim - first - lane * lane_numbers;
+  /// How many of this lane's numbers a row of `dim` has: 0, 8 or 16.
+  __device__ int live(int dim) const {
+    const int left = dim - lane * lane_numbers;
     return left >= lane_numbers ? lane_numbers : left > 0 ? left : 0;
   }
 };
@@ -135,6 +135,20 @@ __device__ inline std::uint32_t narrow_two(float a, float b) {
   if (!rare) return both;
 #endif
   return Narrow(a) | std::uint32_t(Narrow(b)) << 16;
+}
+
+/// 16 numbers as a caller's tensor holds them: what `store` writes.
+template <class T>
+__device__ inline void pack_numbers(const float (&x)[lane_numbers], std::uint32_t (&word)[raw_numbers<T>::words]) {
+#pragma unroll
+  for (int i = 0; i < raw_numbers<T>::words; ++i) {
+    if constexpr (sizeof(T) == 4)
+      word[i] = kvilt::bits_of(x[i]);
+    else if constexpr (std::is_same_v<T, bfloat16>)
+      word[i] = narrow_two<to_bf16>(x[2 * i], x[2 * i + 1]);
+    else
+      word[i] = narrow_two<to_fp16>(x[2 * i], x[2 * i + 1]);
+  }
 }
 
 /// Four numbers as bytes, the first lowest. NOTE: what hardware converts is what `Narrow` says, bit for bit.

@@ -100,6 +100,8 @@ struct lane_turn {
   __device__ void halves(const rope& turn, int j0, float (&x)[lane_numbers]) const {
     const int half = turn.dims / 2;
     const bool second = j0 >= half;
+    const float own = turn.magnitude,
+                other = second ? turn.magnitude : -turn.magnitude;  // b' = b c + a s, a' = a c - b s
     const int pair = second ? j0 - half : j0, at = staged(pair);
     const float* const others = row + staged(turn.first + (second ? pair : pair + half));
 #pragma unroll
@@ -107,15 +109,11 @@ struct lane_turn {
       const float4 o = *reinterpret_cast<const float4*>(others + i);
       const float4 s = *reinterpret_cast<const float4*>(sines + at + i);
       const float4 c = *reinterpret_cast<const float4*>(cosines + at + i);
-      x[i] = turned(turn, second, x[i], o.x, s.x, c.x);
-      x[i + 1] = turned(turn, second, x[i + 1], o.y, s.y, c.y);
-      x[i + 2] = turned(turn, second, x[i + 2], o.z, s.z, c.z);
-      x[i + 3] = turned(turn, second, x[i + 3], o.w, s.w, c.w);
+      x[i] = rope::second_turned(other * o.x, own * x[i], s.x, c.x);
+      x[i + 1] = rope::second_turned(other * o.y, own * x[i + 1], s.y, c.y);
+      x[i + 2] = rope::second_turned(other * o.z, own * x[i + 2], s.z, c.z);
+      x[i + 3] = rope::second_turned(other * o.w, own * x[i + 3], s.w, c.w);
     }
-  }
-  __device__ static float turned(const rope& turn, bool second, float own, float other, float sine, float cosine) {
-    const float mine = turn.magnitude * own, theirs = turn.magnitude * other;
-    return second ? rope::second_turned(theirs, mine, sine, cosine) : rope::first_turned(mine, theirs, sine, cosine);
   }
 };
 
