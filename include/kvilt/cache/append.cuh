@@ -51,7 +51,8 @@ __device__ void append_held(const View& view, const Work& w, const block_tasks& 
                             const lane_group& g) {
   const found_row& found = b.found[t.row];
   const bool alive = t.here && found.alive;
-  const int k_live = g.live(view.k_dim()), v_live = View::values_in_keys ? 0 : g.live(view.v_dim());
+  const int k_live = t.has_k ? g.live(view.k_dim()) : 0;
+  const int v_live = !View::values_in_keys && t.has_v ? g.live(view.v_dim()) : 0;
   const int n0 = lane_numbers * g.lane;
   raw_numbers<std::remove_const_t<std::remove_pointer_t<decltype(w.k.data)>>> raw_k;
   raw_numbers<std::remove_const_t<std::remove_pointer_t<decltype(w.v.data)>>> raw_v;
@@ -68,10 +69,13 @@ __device__ void append_held(const View& view, const Work& w, const block_tasks& 
   float k[lane_numbers], v[lane_numbers];
 #pragma unroll
   for (int i = 0; i < lane_numbers; ++i) k[i] = raw_k[i], v[i] = raw_v[i];
-  if (turns) b.turn_of(t.row).apply(w.kv.turn, g, k);
-  rotate_lanes<typename View::k_rotation>(k, g, view.k_dim());
-  if constexpr (!View::values_in_keys) rotate_lanes<typename View::v_rotation>(v, g, view.v_dim());
-  put_lanes(view, to, t.head, k, v, g, b.row);
+  if (t.has_k) {
+    if (turns) b.turn_of(t.row).apply(w.kv.turn, g, k);
+    rotate_lanes<typename View::k_rotation>(k, g, view.k_dim());
+  }
+  if constexpr (!View::values_in_keys)
+    if (t.has_v) rotate_lanes<typename View::v_rotation>(v, g, view.v_dim());
+  put_lanes(view, to, t, k, v, g, b.row);
 }
 
 /// K and V of any length in any rotation: through shared memory, encoded as on the host.
@@ -86,14 +90,17 @@ __device__ void append_staged(const View& view, const Work& w, const block_tasks
   }
   const bool alive = t.here && found.alive;
   const places<View> to(view, found, t.head, alive);
-  load_lanes(w.k.at(t.first_row + t.row, t.head), view.k_dim(), w.wide_k, alive, g, b.row);
-  const lane_turn turned = b.turn_of(t.row);
-  if (turns) turn_row<as_they_lie>(w.kv.turn, turned.sines, turned.cosines, g, b.row);
-  put_staged<false>(view, to, t.head, g, b.row);
-  if constexpr (!View::values_in_keys) {
-    load_lanes(w.v.at(t.first_row + t.row, t.head), view.v_dim(), w.wide_v, alive, g, b.row);
-    put_staged<true>(view, to, t.head, g, b.row);
+  if (t.has_k) {
+    load_lanes(w.k.at(t.first_row + t.row, t.head), view.k_dim(), w.wide_k, alive, g, b.row);
+    const lane_turn turned = b.turn_of(t.row);
+    if (turns) turn_row<as_they_lie>(w.kv.turn, turned.sines, turned.cosines, g, b.row);
+    put_staged<false>(view, to, t.head, g, b.row);
   }
+  if constexpr (!View::values_in_keys)
+    if (t.has_v) {
+      load_lanes(w.v.at(t.first_row + t.row, t.head), view.v_dim(), w.wide_v, alive, g, b.row);
+      put_staged<true>(view, to, t.head, g, b.row);
+    }
 }
 
 /// RoPE on rows of Q where they lie, which lanes hold on their way.
@@ -210,7 +217,7 @@ inline row_source source_of(const device_step& s, const rope& turn, idx rows, in
   return from;
 }
 inline unsigned blocks_of(const row_source& from, int lanes) {
-  const std::uint32_t groups = append_threads / std::uint32_t(lanes);
+  const std::uint32_t groups = append_threads / std::uint32_t(lanes * from.shares);
   return (from.tasks + groups - 1) / groups;
 }
 
@@ -268,6 +275,8 @@ void launch_append(const gpu& exec, const View& view, const device_step& s, rows
   w.k = k, w.v = v, w.q = q;
   w.wide_k = on_lines(k), w.wide_v = on_lines(v), w.wide_q = on_lines(q);
   w.kv = source_of(s, turn, s.kv_rows, view.kv_heads(), lanes);
+  constexpr unsigned few = 128;  // blocks: about one for each multiprocessor
+  if (!View::values_in_keys && blocks_of(w.kv, lanes) < few) w.kv.shares = 2;
   w.queries = source_of(s, turn, q.data && turn.dims ? s.q_rows : 0, q.data ? q.heads : 1, lanes);
   w.tails = tail_blocks::of(view, s.size);
   w.kv_blocks = blocks_of(w.kv, lanes);

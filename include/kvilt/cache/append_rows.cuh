@@ -33,6 +33,7 @@ struct row_source {
   fast_divisor heads;
   std::uint32_t tasks = 0;  // rows x heads
   int table_rows = 0;       // of sines and cosines, of a block
+  int shares = 1;           // 2: half of a block's groups have K and half V, where there is little to do
 };
 
 /// A row of the step, and whose it is.
@@ -103,14 +104,17 @@ struct block_tasks {
   int rows = 0;
   int row = 0, head = 0;  // this group's; row from first_row on
   bool here = false;
+  bool has_k = true, has_v = true;  // alike in all of a warp
 
   __device__ block_tasks(const row_source& from, std::uint32_t block, const lane_group& g) {
-    const int groups = append_threads / g.size;
-    const std::uint32_t first = block * std::uint32_t(groups), task = first + threadIdx.x / unsigned(g.size);
+    const int groups = append_threads / g.size / from.shares;
+    const std::uint32_t first = block * std::uint32_t(groups);
+    const std::uint32_t task = first + threadIdx.x / unsigned(g.size) % unsigned(groups);
     const std::uint32_t last = from.tasks - first < std::uint32_t(groups) ? from.tasks : first + groups;
     first_row = from.heads.quotient(first);
     rows = int(from.heads.quotient(last - 1) - first_row) + 1;
     here = task < last;
+    if (from.shares == 2) has_v = threadIdx.x >= append_threads / 2, has_k = !has_v;
     const idx mine = from.heads.quotient(here ? task : first);
     row = int(mine - first_row);
     head = int((here ? task : first) - mine * from.heads.value());
@@ -182,16 +186,18 @@ constexpr bool stages_rows(const View& view) {
 
 /// Writes K and V of one token and head from a group's lanes.
 template <class View>
-__device__ void put_lanes(const View& view, const places<View>& to, int head, const float (&k)[lane_numbers],
-                          [[maybe_unused]] const float (&v)[lane_numbers], const lane_group& g, float* row) {
+__device__ void put_lanes(const View& view, const places<View>& to, const block_tasks& t,
+                          const float (&k)[lane_numbers], [[maybe_unused]] const float (&v)[lane_numbers],
+                          const lane_group& g, float* row) {
   int i = 0;
   view.each([&](const auto& seg) {
     const place p = to.at[i++];
     if constexpr (is_tile<std::remove_cvref_t<decltype(seg)>>) return;
     const bool alive = p.page >= 0;
     if (!__any_sync(0xffffffffu, alive)) return;
-    put_record(seg.k, k, alive, g, row, seg.k_row(p, head));
-    if constexpr (!View::values_in_keys) put_record(seg.v, v, alive, g, row, seg.v_row(p, head));
+    if (t.has_k) put_record(seg.k, k, alive, g, row, seg.k_row(p, t.head));
+    if constexpr (!View::values_in_keys)
+      if (t.has_v) put_record(seg.v, v, alive, g, row, seg.v_row(p, t.head));
   });
 }
 
