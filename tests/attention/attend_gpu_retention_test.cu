@@ -52,5 +52,16 @@ TEST_CASE("attend: sinks and window as one text on the device", "[attention][gpu
   t.arrays = {{reinterpret_cast<const unsigned char*>(turn.turns), sizeof(turn.turns[0]) * dim / 2}};
   for (const int width : {12, 40})
     check_attention(width, ring<bf16<dim>, bf16<dim>, dynamic, 4>(dim, window<dynamic, 4>(width)), t);
+  const rope_table wide(dim + 2, 100.0, rope_pairs::half_split);
+  using kv = ring<bf16<dim>, bf16<dim>, dynamic, 4>;
+  using text_type = support::filled_cache<kv>;
+  const kv policy_of_text(dim, window<dynamic, 4>(12));
+  const support::attend_shape shape{"refused", 2, 4, {{30, 1}}};
+  const text_type text(policy_of_text, shape);
+  const support::trial<float, float, text_type, causal, cache_positions> one(text, text_type::kept(policy_of_text),
+                                                                             shape, t);
+  CHECK_THROWS_WITH((attention<causal, cache_positions>({}, 0, {wide})(gpu(), one.view(), one.step(), one.q().read(),
+                                                                       one.out().rows())),
+                    support::containing("RoPE over 66 numbers of rows of 64"));
   check_attention(8, policy<paged<16>, rotated<q8<dim>>, q8<dim>, window<30>, 4>(), t);
 }

@@ -150,3 +150,19 @@ TEST_CASE("attend: the user's masks on the device", "[attention][gpu]") {
   };
   check_variant(8, sparse);
 }
+
+TEST_CASE("attend: variants whose hooks have nothing to go by are refused on the device", "[attention][gpu]") {
+  support::require_gpu();
+  using text_type = support::filled_cache<kv>;
+  const support::attend_shape shape{"refused", 2, 4, {{30, 1}}};
+  const text_type text(kv(), shape);
+  const support::trial<float, float, text_type, causal_window> one(text, text_type::kept(kv()), shape, {{5}});
+  const auto attend = [&](auto variant) {
+    attention{variant}(gpu(), one.view(), one.step(), one.q().read(), one.out().rows());
+  };
+  CHECK_THROWS_WITH(attend(compose(causal{}, soft_cap{-1})), support::containing("scores are capped at -1"));
+  CHECK_THROWS_WITH(attend(causal_window{0}), support::containing("a window of 0 tokens"));
+  CHECK_THROWS_WITH(attend(tree_mask{}), support::containing("the list of a tree's ancestors is null"));
+  CHECK_THROWS_WITH(attend(compose(causal{}, sink_logit{})), support::containing("the sink's logits is null"));
+  CHECK_THROWS_WITH(attend(compose(causal{}, alibi{})), support::containing("ALiBi's slopes is null"));
+}

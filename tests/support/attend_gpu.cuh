@@ -53,8 +53,9 @@ class device_rows {
     });
     there_.put(all);
   }
-  // As floats, packed; `untouched` is set where a gap was written, or a row not.
-  std::vector<float> get(std::string& wrong) const {
+  // As floats, packed. `wrong` says what was written and should not, or the other way round: all numbers of the first
+  // `tokens` tokens should, no gap, and nothing after them.
+  std::vector<float> get(std::string& wrong, idx tokens) const {
     const std::vector<T> all = there_.get();
     std::vector<float> numbers(std::size_t(tokens_ * heads_ * dim_));
     std::vector<bool> written(all.size());
@@ -62,13 +63,13 @@ class device_rows {
     std::memset(&never, 0xff, sizeof(T));
     each([&](std::size_t packed, std::size_t at) {
       numbers[packed] = kvilt::load(all[at]);
-      written[at] = true;
-      if (wrong.empty() && std::memcmp(&all[at], &never, sizeof(T)) == 0)
+      written[at] = packed < std::size_t(tokens * heads_ * dim_);
+      if (written[at] && wrong.empty() && std::memcmp(&all[at], &never, sizeof(T)) == 0)
         wrong = "number " + std::to_string(packed) + " of the output was not written";
     });
     for (std::size_t i = 0; i < all.size() && wrong.empty(); ++i)
       if (!written[i] && std::memcmp(&all[i], &never, sizeof(T)) != 0)
-        wrong = "a gap between the output's rows was written, at element " + std::to_string(i);
+        wrong = "beside the output's rows something was written, at element " + std::to_string(i);
     if (wrong.empty() && !there_.guarded()) wrong = "memory before or after the output was written";
     return numbers;
   }
@@ -102,82 +103,11 @@ struct answers {
   bool same_as(const answers& other) const { return same_bits(out, other.out) && same_bits(lse, other.lse); }
 };
 
-// Everything of one case that is on the device.
-template <class Q, class Out, class View>
-class device_case {
- public:
-  device_case(attention_case& c, const View& view)
-      : view_(view),
-        kv_heads_(c.shape.kv_heads),
-        q_heads_(c.shape.q_heads()),
-        q_(c.q_rows(), q_heads_, c.kept.k_dim, c.shape.head_gap, c.shape.token_gap),
-        out_(c.q_rows(), q_heads_, c.kept.v_dim, c.shape.head_gap, c.shape.token_gap),
-        lse_(c.q_rows(), q_heads_, 1, 0, c.shape.token_gap),
-        workspace_(kvilt::workspace_bytes(kvilt::gpu(), view, int(c.items.size()), q_heads_, most_queries(c))),
-        batch_(c.items, q_heads_) {
-    c.q = random_tensor(8, c.q_rows(), q_heads_, c.kept.k_dim).data;
-    q_.put(c.q);
-    planned_there_ = c.shape.lengths_on_device && !c.kept.tail;
-    step_ = planned_there_ ? kvilt::plan(kvilt::gpu(), view_, batch_.said(), workspace_.span())
-                           : device_step_of(kvilt::gpu(), c.items, view_, q_heads_, workspace_.span());
-  }
-
-  template <class Attention>
-  answers run(const Attention& attention, bool with_lse = true) const {
-    out_.poison(), lse_.poison();
-    launch(kvilt::gpu(), attention, with_lse);
-    return collect(with_lse);
-  }
-  template <class Attention>
-  void launch(const kvilt::gpu& exec, const Attention& attention, bool with_lse = true) const {
-    const kvilt::rows<float> lse = lse_.rows();
-    attention(exec, view_, step_, q_.read(), out_.rows(),
-              with_lse ? kvilt::natural_lse{lse.data, lse.token_stride} : kvilt::natural_lse{});
-  }
-  answers collect(bool with_lse = true) const {
-    must(cudaGetLastError(), "a launch");
-    must(cudaDeviceSynchronize(), "a kernel");
-    answers a;
-    a.out = out_.get(a.wrong);
-    if (with_lse) a.lse = lse_.get(a.wrong);
-    if (a.wrong.empty() && !workspace_.guarded()) a.wrong = "memory before or after the workspace was written";
-    return a;
-  }
-
-  const View& view() const { return view_; }
-  const kvilt::device_step& step() const { return step_; }
-  kvilt::device_step& step() { return step_; }
-  const device_rows<Q>& q() const { return q_; }
-  const device_rows<Out>& out() const { return out_; }
-  batch_on_device& batch() { return batch_; }
-  std::span<unsigned char> workspace() const { return workspace_.span(); }
-  const device_rows<float>& lse() const { return lse_; }
-
- private:
-  static int most_queries(const attention_case& c) {
-    int most = 0;
-    for (const kvilt::step_item& item : c.items) most = item.queries > most ? item.queries : most;
-    return most;
-  }
-
-  View view_;
-  int kv_heads_, q_heads_;
-  device_rows<Q> q_;
-  device_rows<Out> out_;
-  device_rows<float> lse_;
-  device_array<unsigned char> workspace_;
-  batch_on_device batch_;
-  bool planned_there_ = false;
-  kvilt::device_step step_;
-};
-
 template <class Text, class Tried>
 attention_case case_of(const Text& text, const kept_by& kept, const attend_shape& shape, const Tried& t) {
   attention_case c;
   c.kept = kept, c.shape = shape, c.items = text.items(), c.means = t.means;
-  c.rows = [&text, items = c.items](int item, int head) {
-    return rows_of(text.view(), items[std::size_t(item)], head);
-  };
+  c.rows = [&text](const kvilt::step_item& item, int head) { return rows_of(text.view(), item, head); };
   std::ostringstream name;
   name << kept.name << "; " << shape.what << ": batch of " << shape.batch.size() << ", " << shape.kv_heads
        << " KV heads x " << shape.group;
@@ -185,30 +115,124 @@ attention_case case_of(const Text& text, const kept_by& kept, const attend_shape
   return c;
 }
 
-template <class V, class P>
-auto functor(const tried<V, P>& t, const attend_shape& shape, const mirror& there) {
-  return kvilt::attention<V, P>(there.moved(t.variant), shape.scale, there.moved(t.positions));
-}
+// One call of attention over a text: everything on the device, and what should come of it.
+template <class Q, class Out, class Text, class Variant, class Positions = kvilt::text_positions>
+class trial {
+  using host_view = std::remove_cvref_t<decltype(std::declval<const Text&>().view())>;
+  using view_type = decltype(std::declval<const mirror&>()(std::declval<host_view>()));
+  using attention_type = kvilt::attention<Variant, Positions>;
 
-// What is wrong with attention over one text, in words; empty if nothing. Without a log-sum-exp and once more it gives
-// the same bits.
-template <class Q, class Out, class Text, class Tried>
-std::string wrong_attention(const Text& text, const kept_by& kept, const attend_shape& shape, const Tried& t) {
-  mirror there;
-  for (const auto& [block, bytes] : text.blocks()) there.add(block, bytes);
-  for (const auto& [block, bytes] : t.arrays) there.add(block, bytes);
-  attention_case c = case_of(text, kept, shape, t);
-  c.rounding = rounding_of<Out>();
-  const auto view = there(text.view());
-  const device_case<Q, Out, std::remove_const_t<decltype(view)>> device(c, view);
-  const auto attention = functor(t, shape, there);
-  const answers got = device.run(attention);
-  if (!got.wrong.empty()) return c.name + ": " + got.wrong;
-  const std::string wrong = differences(c, got.out, got.lse);
+ public:
+  trial(const Text& text, const kept_by& kept, const attend_shape& shape, const tried<Variant, Positions>& t = {})
+      : trial(text, case_of(text, kept, shape, t), t) {}
+  trial(const Text& text, const attention_case& c, const tried<Variant, Positions>& t = {})
+      : c_(c),
+        there_(copies(text, t)),
+        view_(there_(text.view())),
+        attention_(there_.moved(t.variant), c.shape.scale, there_.moved(t.positions)),
+        q_(c.q_rows(), c.shape.q_heads(), c.kept.k_dim, c.shape.head_gap, c.shape.token_gap),
+        out_(c.q_rows(), c.shape.q_heads(), c.kept.v_dim, c.shape.head_gap, c.shape.token_gap),
+        lse_(c.q_rows(), c.shape.q_heads(), 1, 0, c.shape.token_gap),
+        batch_(c.items, c.shape.q_heads()),
+        workspace_(kvilt::workspace_bytes(kvilt::gpu(), view_, int(c.items.size()), c.shape.q_heads(),
+                                          batch_.said().most_queries)) {
+    c_.rounding = rounding_of<Out>();
+    if (c_.q.empty()) c_.q = random_tensor(8, c.q_rows(), c.shape.q_heads(), c.kept.k_dim).data;
+    q_.put(c_.q);
+    plan(kvilt::gpu());
+  }
+
+  // Plans the step: there, from arrays, or here, item by item.
+  void plan(const kvilt::gpu& exec) {
+    step_ = planned_there() ? kvilt::plan(exec, view_, batch_.said(), workspace_.span())
+                            : device_step_of(exec, c_.items, view_, c_.shape.q_heads(), workspace_.span());
+  }
+  void launch(const kvilt::gpu& exec, bool with_lse = true) const { launch(exec, view_, step_, with_lse); }
+  void launch(const kvilt::gpu& exec, const view_type& view, const kvilt::device_step& s, bool with_lse = true) const {
+    attention_(exec, view, s, q_.read(), out_.rows(), with_lse ? lse() : kvilt::natural_lse{});
+  }
+  // What the kernels launched so far have written, of `tokens` rows of Q.
+  answers collect(idx tokens, bool with_lse = true) const {
+    must(cudaGetLastError(), "a launch");
+    must(cudaDeviceSynchronize(), "a kernel");
+    answers a;
+    a.out = out_.get(a.wrong, tokens);
+    a.lse = lse_.get(a.wrong, with_lse ? tokens : 0);
+    if (a.wrong.empty() && !workspace_.guarded()) a.wrong = "memory before or after the workspace was written";
+    return a;
+  }
+  answers run(bool with_lse = true) const {
+    poison();
+    launch(kvilt::gpu(), with_lse);
+    return collect(c_.q_rows(), with_lse);
+  }
+  void poison() const { out_.poison(), lse_.poison(); }
+
+  // What is wrong with answers, in words; empty if nothing.
+  std::string wrong(const answers& a) const {
+    return a.wrong.empty() ? differences(c_, a.out, a.lse) : c_.name + ": " + a.wrong;
+  }
+  // Where the plan has other items than the host.
+  std::string wrong_plan() const {
+    std::vector<kvilt::step_item> items(c_.items.size());
+    must(cudaMemcpy(items.data(), step_.items, items.size() * sizeof(items[0]), cudaMemcpyDeviceToHost), "items");
+    const auto same = [](const kvilt::step_item& a, const kvilt::step_item& b) {
+      return a.sequence == b.sequence && a.new_tokens == b.new_tokens && a.queries == b.queries &&
+             a.n.before == b.n.before && a.n.after == b.n.after && a.n.body_before == b.n.body_before &&
+             a.n.body_after == b.n.body_after && (a.queries == 0 || a.q_row == b.q_row) &&
+             (a.new_tokens == 0 || a.kv_row == b.kv_row);
+    };
+    for (std::size_t i = 0; i < items.size(); ++i)
+      if (!same(items[i], c_.items[i])) return c_.name + ": item " + std::to_string(i) + " is planned otherwise";
+    return {};
+  }
+
+  attention_case& asked() { return c_; }
+  const view_type& view() const { return view_; }
+  const attention_type& attention() const { return attention_; }
+  const kvilt::device_step& step() const { return step_; }
+  batch_on_device& batch() { return batch_; }
+  std::span<unsigned char> workspace() const { return workspace_.span(); }
+  const device_rows<Q>& q() const { return q_; }
+  const device_rows<Out>& out() const { return out_; }
+  kvilt::natural_lse lse() const { return {lse_.rows().data, lse_.rows().token_stride}; }
+
+ private:
+  static mirror copies(const Text& text, const tried<Variant, Positions>& t) {
+    mirror there;
+    for (const auto& [block, bytes] : text.blocks()) there.add(block, bytes);
+    for (const auto& [block, bytes] : t.arrays) there.add(block, bytes);
+    return there;
+  }
+  bool planned_there() const { return c_.shape.lengths_on_device && !c_.kept.tail; }
+
+  attention_case c_;
+  mirror there_;
+  view_type view_;
+  attention_type attention_;
+  device_rows<Q> q_;
+  device_rows<Out> out_;
+  device_rows<float> lse_;
+  batch_on_device batch_;
+  device_array<unsigned char> workspace_;
+  kvilt::device_step step_;
+};
+
+// What is wrong with attention over one text, in words; empty if nothing. Done again, over other scratch, and without a
+// log-sum-exp it gives the same bits.
+template <class Q, class Out, class Text, class V, class P>
+std::string wrong_attention(const Text& text, const kept_by& kept, const attend_shape& shape, const tried<V, P>& t) {
+  trial<Q, Out, Text, V, P> one(text, kept, shape, t);
+  const std::string name = one.asked().name + ": ";
+  const answers got = one.run();
+  std::string wrong = one.wrong_plan();
+  if (wrong.empty()) wrong = one.wrong(got);
   if (!wrong.empty()) return wrong;
-  if (!device.run(attention).same_as(got)) return c.name + ": other bits when it is done again";
-  const answers alone = device.run(attention, false);
-  return same_bits(alone.out, got.out) ? "" : c.name + ": other bits without a log-sum-exp";
+  must(cudaMemset(one.step().scratch, 0x7f, one.step().scratch_bytes), "other scratch");
+  if (!one.run().same_as(got)) return name + "other bits when it is done again";
+  const answers alone = one.run(false);
+  if (!alone.wrong.empty()) return name + alone.wrong;
+  return same_bits(alone.out, got.out) ? "" : name + "other bits without a log-sum-exp";
 }
 
 // Kernel `number` of some: every shape that falls to it.

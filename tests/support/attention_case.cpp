@@ -174,7 +174,7 @@ std::string wrong_row(const attention_case& c, const oracle_state& want, std::sp
       return unlike("number " + std::to_string(d), g, w) + " (the row's largest is " + std::to_string(largest) + ")";
   }
   const double g = double(lse), w = want.lse;
-  const bool same = std::isnan(w) ? std::isnan(g) : std::isinf(w) ? g == w : std::abs(g - w) <= 1e-3;
+  const bool same = std::isnan(w) ? std::isnan(g) : std::isinf(w) ? g == w : std::abs(g - w) <= c.kept.lse_within;
   return same ? "" : unlike("log-sum-exp", g, w);
 }
 
@@ -196,7 +196,7 @@ std::string differences(const attention_case& c, const std::vector<float>& out, 
   for (std::size_t i = 0; i < c.items.size(); ++i) {
     const kvilt::step_item& item = c.items[i];
     for (int kv_head = 0; kv_head < c.shape.kv_heads && item.queries > 0; ++kv_head) {
-      const kept_rows rows = c.rows(int(i), kv_head);
+      const kept_rows rows = c.rows(item, kv_head);
       for (int j = 0; j < item.queries; ++j)
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
           const std::size_t row = std::size_t((item.q_row + j) * heads + head);

@@ -51,6 +51,7 @@ struct kept_by {
   int sinks = 0;      // that the window does not hide
   bool tail = false;  // lengths are the ledger's affair
   double within = 0;  // of the largest number of an output row
+  double lse_within = 1e-3;
 };
 
 // Shapes that meet, over some kernels' numbers, all group sizes, head counts, batch sizes, counts of queries, and lengths
@@ -80,7 +81,7 @@ struct attention_case {
   std::vector<float> q;  // [q_rows][q heads][k_dim]
   double rounding = 0;   // of an output's type, of the number itself
   meaning means;
-  std::function<kept_rows(int item, int kv_head)> rows;
+  std::function<kept_rows(const kvilt::step_item&, int kv_head)> rows;
 
   idx q_rows() const;
 };

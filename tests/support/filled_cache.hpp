@@ -182,8 +182,8 @@ class filled_pages {
   using view_type = kvilt::view<kvilt::memory_space::host, segment>;
 
   filled_pages(const K& k, const V& v, int page_rows, const attend_shape& shape,
-               page_order order = page_order::shuffled)
-      : page_rows_(page_rows) {
+               page_order order = page_order::shuffled, std::uint64_t seed = 71)
+      : page_rows_(page_rows), seed_(seed) {
     std::vector<idx> used;
     std::vector<int> tokens;
     for (const prompt& p : shape.batch)
@@ -240,8 +240,8 @@ class filled_pages {
 
   void fill(const std::vector<int>& tokens, const attend_shape& shape) {
     const planned_step s(kvilt::host(), std::vector<idx>(tokens.size()), tokens, {}, view_.k_dim(), view_.v_dim());
-    const tensor<float> k = uneven_rows(71, s->kv_rows, shape.kv_heads, view_.k_dim());
-    const tensor<float> v = uneven_rows(72, s->kv_rows, shape.kv_heads, view_.v_dim());
+    const tensor<float> k = uneven_rows(seed_, s->kv_rows, shape.kv_heads, view_.k_dim());
+    const tensor<float> v = uneven_rows(seed_ + 1, s->kv_rows, shape.kv_heads, view_.v_dim());
     kvilt::append(kvilt::host(), view_, s, k.rows(), v.rows());
   }
   void add_items(const attend_shape& shape) {
@@ -257,6 +257,7 @@ class filled_pages {
   }
 
   int page_rows_;
+  std::uint64_t seed_;
   idx width_ = 1;
   std::vector<kvilt::page_id> table_, listed_;
   std::vector<int> first_;
