@@ -22,6 +22,16 @@ std::string wrong(const attend_shape& shape) {
   return support::wrong_attention<float, float>(text, cached::kept(kv()), shape, tried<>());
 }
 
+// Attention over a batch in which token `nan` of sequence 1 is NaN.
+template <class Policy>
+void check_nan(const Policy& policy, int length, int queries, idx nan) {
+  using text_type = support::filled_cache<Policy>;
+  const attend_shape shape{"a NaN in sequence 1", 2, 4, {{length, queries}, {length, queries}, {length + 5, 1}}};
+  const text_type text(policy, shape, {}, {1, nan});
+  INFO("token " << nan << " is NaN");
+  CHECK(support::wrong_attention<float, float>(text, text_type::kept(policy), shape, tried<>()) == "");
+}
+
 // Items of a batch over sequences 0, 1, ...
 std::vector<step_item> items_of(const std::vector<prompt>& batch) {
   std::vector<step_item> items;
@@ -99,19 +109,24 @@ TEST_CASE("attend: a captured graph is right while sequences grow, shrink and en
 
 TEST_CASE("attend: a NaN on the device stays in its sequence", "[attention][gpu]") {
   support::require_gpu();
-  const auto check = [](const auto& policy) {
-    using text_type = support::filled_cache<std::remove_cvref_t<decltype(policy)>>;
-    for (const idx length : {9, 40, 700})
-      for (const int queries : {1, 3}) {
-        const attend_shape shape{
-            "a NaN in sequence 1", 2, 4, {{length, queries}, {length, queries}, {length + 5, queries}, {3, 1}}};
-        const text_type text(policy, shape, {}, 1);
-        CHECK(support::wrong_attention<float, float>(text, text_type::kept(policy), shape, tried<>()) == "");
-      }
-  };
-  check(kv());
-  check(policy<contiguous, q8<64>>());
-  check(policy<paged<3>, fp32<64>, e4m3<64>>());
+  for (const int length : {9, 40, 700})
+    for (const int queries : {1, 5}) {
+      check_nan(kv(), length, queries, length - 3);
+      check_nan(policy<contiguous, q8<64>>(), length, queries, length - 3);
+      check_nan(policy<paged<3>, fp32<64>, e4m3<64>>(), length, queries, length - 3);
+    }
+}
+
+TEST_CASE("attend: a NaN on the device reaches the queries that see it", "[attention][gpu]") {
+  support::require_gpu();
+  for (const int length : {9, 40, 700})
+    for (const int token : {0, 2, 4}) {  // among the step's own
+      check_nan(kv(), length, 5, length + token);
+      check_nan(policy<contiguous, q8<64>>(), length, 5, length + token);
+      check_nan(policy<paged<3>, fp32<64>, e4m3<64>>(), length, 5, length + token);
+    }
+  // What has left the window of later queries.
+  for (const int token : {1, 3}) check_nan(policy<paged<16>, q4<64>, bf16<64>, window<4>>(), 40, 5, 40 - token);
 }
 
 TEST_CASE("attend: a query of NaN on the device answers for itself", "[attention][gpu]") {

@@ -25,9 +25,14 @@ inline tensor<float> uneven_rows(std::uint64_t seed, idx tokens, int heads, int 
   return t;
 }
 
+// The token of a batch whose K and V are NaN; none where the sequence is below 0.
+struct nan_token {
+  int sequence = -1;
+  idx position = 0;
+};
+
 // A cache of any policy that the host has filled over poison: tokens come in chunks, all sequences' in turn, so that
-// pages are mixed; the last step is begun, appended and left so. Its second layer is of use. `nan_item`: the
-// sequence whose newest token before the step is NaN.
+// pages are mixed; the last step is begun, appended and left so. Its second layer is of use. One token may be NaN.
 template <class Policy>
 class filled_cache {
   static constexpr bool tabled = !kvilt::fixed_layout<typename Policy::layout_type>;
@@ -35,7 +40,7 @@ class filled_cache {
  public:
   using view_type = kvilt::view_of<kvilt::memory_space::host, Policy>;
 
-  filled_cache(const Policy& policy, const attend_shape& shape, const kvilt::rope& turn = {}, int nan_item = -1,
+  filled_cache(const Policy& policy, const attend_shape& shape, const kvilt::rope& turn = {}, nan_token nan = {},
                unsigned char fill = 0xff)
       : policy_(policy),
         memory_(fill),
@@ -54,13 +59,12 @@ class filled_cache {
         now.push_back(std::min(left[i], std::max(1, chunk - int(i) % 5)));
         left[i] -= now.back();
       }
-      const bool last = nan_item >= 0 && left[std::size_t(nan_item)] == 0 && now[std::size_t(nan_item)] > 0;
-      owner_.commit(step_of(now, turn, last ? nan_item : -1));
+      owner_.commit(step_of(now, turn, nan));
     }
     std::vector<int> fresh;
     for (const prompt& p : shape.batch)
       if (!p.padding()) fresh.push_back(p.fresh);
-    const kvilt::step s = step_of(fresh, turn, -1);
+    const kvilt::step s = step_of(fresh, turn, nan);
     add_items(s, shape);
     spoil_table();
   }
@@ -120,18 +124,18 @@ class filled_cache {
   }
 
   // Begins a step and appends its tokens.
-  kvilt::step step_of(const std::vector<int>& tokens, const kvilt::rope& turn, int nan_item) {
+  kvilt::step step_of(const std::vector<int>& tokens, const kvilt::rope& turn, nan_token nan) {
     for (std::size_t i = 0; i < tokens.size(); ++i) owner_.reserve(open_[i], tokens[i]);
     workspace_.assign(owner_.workspace_bytes(kvilt::host(), int(tokens.size())), 0xff);
     const kvilt::step s = owner_.begin(kvilt::host(), open_, tokens, workspace_);
     tensor<float> k = uneven_rows(++seed_, s.kv_rows, owner_.shape().kv_heads, policy_.k.dim());
     tensor<float> v = uneven_rows(++seed_, s.kv_rows, owner_.shape().kv_heads, policy_.v.dim());
-    if (nan_item >= 0) {
-      const kvilt::step_item& item = s.items[nan_item];
-      const idx row = item.kv_row + item.new_tokens - 1;
-      for (int head = 0; head < k.heads; ++head) {
-        std::fill_n(k.rows().at(row, head), k.dim, NAN);
-        std::fill_n(v.rows().at(row, head), v.dim, NAN);
+    if (nan.sequence >= 0) {
+      const kvilt::step_item& item = s.items[nan.sequence];
+      const idx nth = nan.position - item.n.before;
+      for (int head = 0; head < k.heads && nth >= 0 && nth < item.new_tokens; ++head) {
+        std::fill_n(k.rows().at(item.kv_row + nth, head), k.dim, NAN);
+        std::fill_n(v.rows().at(item.kv_row + nth, head), v.dim, NAN);
       }
     }
     kvilt::append(kvilt::host(), owner_.view(1), s, k.rows(), v.rows(), turn);
