@@ -37,10 +37,7 @@ std::vector<step_item> items_of(const std::vector<prompt>& batch) {
   std::vector<step_item> items;
   idx kv_row = 0, q_row = 0;
   for (const prompt& p : batch) {
-    step_item item;
-    item.sequence = -1;
-    if (!p.padding())
-      item = {int(items.size()), p.fresh, p.asked(), kv_row, q_row, {p.before, p.after(), p.before, p.after()}};
+    const step_item item = support::item_of(p, int(items.size()), kv_row, q_row);
     kv_row += item.new_tokens, q_row += item.queries;
     items.push_back(item);
   }

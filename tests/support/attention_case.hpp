@@ -29,6 +29,12 @@ struct prompt {
 };
 inline constexpr prompt padded{-1, 0, 0};
 
+// What a step knows of it, without a tail.
+inline kvilt::step_item item_of(const prompt& p, int sequence, idx kv_row, idx q_row) {
+  if (p.padding()) return {-1, 0, 0, kv_row, q_row, {}};
+  return {sequence, p.fresh, p.asked(), kv_row, q_row, {p.before, p.after(), p.before, p.after()}};
+}
+
 // A call's shape, all of which is known at run time only.
 struct attend_shape {
   std::string what;

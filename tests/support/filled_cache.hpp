@@ -96,7 +96,8 @@ class filled_cache {
 
  private:
   static kvilt::cache_shape room(const Policy& policy, const attend_shape& shape) {
-    kvilt::cache_shape room{.layers = 2, .kv_heads = shape.kv_heads};
+    kvilt::cache_shape room;
+    room.layers = 2, room.kv_heads = shape.kv_heads;
     idx longest = 1;
     int most = 37, sequences = 0;
     const idx page = tabled ? policy.layout.page_rows({1, 64, 1}) : 1;
@@ -252,9 +253,7 @@ class filled_pages {
     idx q_row = 0, kv_row = 0;
     int next = 0;
     for (const prompt& p : shape.batch) {
-      kvilt::step_item item;
-      item.sequence = -1;
-      if (!p.padding()) item = {next++, p.fresh, p.asked(), kv_row, q_row, {p.before, p.after(), p.before, p.after()}};
+      const kvilt::step_item item = item_of(p, p.padding() ? -1 : next++, kv_row, q_row);
       q_row += item.queries, kv_row += item.new_tokens;
       items_.push_back(item);
     }
