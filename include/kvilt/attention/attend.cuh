@@ -101,7 +101,9 @@ template <class Variant, class Positions, device_view View, class Q, class Out>
 void run_attention(const gpu& exec, const attention<Variant, Positions>& a, const View& view, const device_step& s,
                    rows<Q> q, rows<Out> out, natural_lse lse) {
   static_assert(!std::is_same_v<Positions, rope_on_read>, "kvilt: RoPE on read has no kernel on the GPU");
+  if (s.q_rows > 0) detail::check_hooks(a.variant());
   detail::check_attention(view, s, q, out, lse);
+  if constexpr (requires { a.positions().turn; }) detail::check_rope(a.positions().turn, view.k_dim());
   detail::expects(std::isfinite(a.scale(view.k_dim())), "scores are scaled by ", a.scale(view.k_dim()),
                   "; a finite number is needed");
   if (s.size == 0 || s.q_rows == 0) return;
@@ -116,7 +118,8 @@ void run_attention(const gpu& exec, const attention<Variant, Positions>& a, cons
       lse,
       s.items,
       s.work,
-      reinterpret_cast<float*>(s.scratch)};
+      reinterpret_cast<float*>(s.scratch),
+      exec.reads_early()};
   detail::launch_attention_of_dims(exec, task);
   detail::launch(exec, detail::merge_kernel<std::remove_const_t<decltype(task)>>, dim3(unsigned(s.work.shape.blocks)),
                  dim3(32 * detail::merge_warps), 0, true, task);

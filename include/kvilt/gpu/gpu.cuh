@@ -17,8 +17,19 @@ class gpu {
 
   cudaStream_t stream() const { return stream_; }
 
+  /// A promise that makes attention begin sooner: what it reads of the cache, but for the tokens of its own step, and the
+  /// step's plan were written before the kernel that comes last before it in the stream. So it is in a model's layers,
+  /// where that is this library's `append`, or what makes Q.
+  gpu with_early_reads() const {
+    gpu other = *this;
+    other.reads_early_ = true;
+    return other;
+  }
+  bool reads_early() const { return reads_early_; }
+
  private:
   cudaStream_t stream_;
+  bool reads_early_ = false;
 };
 
 namespace detail {

@@ -36,8 +36,7 @@ template <class Task, int DimStep, int Groups>
 __global__ void __launch_bounds__(32 * block_warps<typename Task::view_type>(DimStep, 8 * Groups), 1)
     attend_kernel(const __grid_constant__ Task task) {
   extern __shared__ __align__(128) unsigned char memory[];
-  wait_for_earlier_kernels();
-  let_next_kernel_start();
+  if (!task.early) wait_for_earlier_kernels(), let_next_kernel_start();
   attend_block<Task, DimStep, Groups>(task, memory);
 }
 

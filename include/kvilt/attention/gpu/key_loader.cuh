@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kvilt/attention/gpu/task.cuh>
+#include <kvilt/gpu/gpu.cuh>
 
 namespace kvilt::inline KVILT_ABI::detail {
 
@@ -76,9 +77,15 @@ class key_loader {
     look();
   }
 
-  /// Starts the copies of the next step, if there is one, into `slot`.
-  __device__ void issue(ptx::u32 slot) {
+  /// Starts the copies of the next step, if there is one, into `slot`. Of what the step before may have written, only
+  /// after a wait for it: `waited`.
+  __device__ void issue(ptx::u32 slot, bool& waited) {
     if (row_ < row_end_) {
+      if (!waited && __any_sync(all, position_ >= fresh_)) {
+        wait_for_earlier_kernels();
+        let_next_kernel_start();
+        waited = true;
+      }
       visit_segment(task_.view, segment(), [&](const auto& seg) { load(seg, slot); });
       row_ += tokens;
       if (row_ >= row_end_) go_on(state_);
@@ -96,7 +103,7 @@ class key_loader {
   __device__ int segment() const { return view_type::segments == 1 ? 0 : state_.segment; }
 
   /// Begins a unit.
-  __device__ void sit(loader_state& s, const unit_seat& seat) const {
+  __device__ void sit(loader_state& s, const unit_seat& seat) {
     s.seat = seat;
     s.seat.head += head_of_team_;
     s.at += seat.end - seat.step;
@@ -107,6 +114,7 @@ class key_loader {
     s.seen_first = int(larger(seen.first, 0));
     s.seen_last = int(smaller(seen.last, 0x7fffffff));
     s.sequence = item.sequence;
+    fresh_ = int(smaller(item.n.before, item.n.body_before));
   }
 
   /// To the next run of steps; where there is none, `row_` is not below `row_end_`.
@@ -284,6 +292,7 @@ class key_loader {
   idx end_;
   int head_of_team_, first_row_, rows_;
   std::uint64_t policy_;
+  int fresh_ = 0;              // the first position that this step may write
   int row_ = 0, row_end_ = 0;  // of the segment: the next step's first, before row 0 where it begins within the step
   // Of this lane's token of the next step.
   int page_ = -1, row_in_page_ = 0, position_ = 0;

@@ -58,13 +58,22 @@ __device__ bool in_eights(const rows<T>& x) {
              bytes ==
          0;
 }
+/// `N` numbers from where as many lie side by side on a boundary of as many bytes, up to 16.
+template <class T, int N>
+__device__ void load_aligned(const T* from, T (&numbers)[N]) {
+  constexpr int bytes = sizeof(numbers);
+  using unit = std::conditional_t<bytes % 16 == 0, uint4, std::conditional_t<bytes % 8 == 0, uint2, ptx::u32>>;
+  static_assert(bytes % 4 == 0);
+  unit units[bytes / sizeof(unit)];
+#pragma unroll
+  for (int i = 0; i < int(bytes / sizeof(unit)); ++i) units[i] = reinterpret_cast<const unit*>(from)[i];
+  __builtin_memcpy(numbers, units, bytes);
+}
 template <class T>
 __device__ void load_eight(const T* from, bool at_once, float (&x)[8]) {
   T numbers[8];
   if (at_once) {
-#pragma unroll
-    for (int i = 0; i < int(sizeof(numbers) / 16); ++i)
-      reinterpret_cast<uint4*>(numbers)[i] = reinterpret_cast<const uint4*>(from)[i];
+    load_aligned(from, numbers);
   } else {
 #pragma unroll
     for (int i = 0; i < 8; ++i) numbers[i] = from[i];
@@ -87,6 +96,13 @@ __device__ void store_eight(T* to, bool at_once, const float (&x)[8]) {
   }
 }
 
+/// Do queries go to the tensor cores as they were given?
+template <class Task>
+consteval bool queries_as_given() {
+  return std::is_same_v<typename Task::view_type::k_rotation, no_rotation> &&
+         !std::is_same_v<typename Task::positions_type, cache_positions>;
+}
+
 /// Rows [first, first + count) of the sequence's queries, at most eight, in the view's rotation; those of eight that
 /// there are not, and numbers beyond `dim` up to `padded`, are 0.
 template <class Task, class Segment>
@@ -96,16 +112,27 @@ __device__ void load_queries(const Task& task, const Segment& seg, const step_it
   const bool at_once = in_eights(task.q);
   const idx q_row = item.q_row;
   __syncwarp();
-#pragma unroll 4
-  for (int i = lane; i < 8 * eights; i += 32) {
-    const int r = i / eights, d = 8 * (i % eights);
-    float x[8] = {};
-    if (r < count && d < dim) {
-      const where w = where_of(task, item, head, first + r);
-      load_eight(task.q.at(q_row + w.q_index, w.q_head) + d, at_once, x);
+  constexpr int most = 4;  // on their way at once
+#pragma unroll 1
+  for (int from = lane; from < 8 * eights; from += 32 * most) {
+    float x[most][8];
+#pragma unroll
+    for (int k = 0; k < most; ++k) {
+      const int i = from + 32 * k, r = i / eights, d = 8 * (i - r * eights);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) x[k][j] = 0;
+      if (r < count && d < dim) {
+        const where w = where_of(task, item, head, first + r);
+        load_eight(task.q.at(q_row + w.q_index, w.q_head) + d, at_once, x[k]);
+      }
     }
-    *reinterpret_cast<float4*>(to.row(r) + d) = {x[0], x[1], x[2], x[3]};
-    *reinterpret_cast<float4*>(to.row(r) + d + 4) = {x[4], x[5], x[6], x[7]};
+#pragma unroll
+    for (int k = 0; k < most; ++k) {
+      const int i = from + 32 * k, r = i / eights, d = 8 * (i - r * eights);
+      if (r >= 8) break;
+      *reinterpret_cast<float4*>(to.row(r) + d) = {x[k][0], x[k][1], x[k][2], x[k][3]};
+      *reinterpret_cast<float4*>(to.row(r) + d + 4) = {x[k][4], x[k][5], x[k][6], x[k][7]};
+    }
   }
   __syncwarp();
   if constexpr (std::is_same_v<typename Task::positions_type, cache_positions> &&

@@ -28,6 +28,7 @@ struct device_attention {
   const step_item* items = nullptr;
   work_plan work;
   float* pieces = nullptr;
+  bool early = false;  // keys may be read while the kernel before this one is at work
 
   __device__ int v_stride() const { return (view.v_dim() + 3) / 4 * 4; }
   /// The partial results that a team leaves of one KV head: [rows][v_stride], then maxima and sums [rows] each.

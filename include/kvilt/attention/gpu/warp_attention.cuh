@@ -3,6 +3,7 @@
 #include <kvilt/attention/gpu/code_traits.cuh>
 #include <kvilt/attention/gpu/key_loader.cuh>
 #include <kvilt/attention/gpu/rows.cuh>
+#include <kvilt/gpu/gpu.cuh>
 
 namespace kvilt::inline KVILT_ABI::detail {
 
@@ -31,7 +32,8 @@ class warp_attention {
         queries_(ptx::shared_address(memory) + warp_bytes::state + rows_bytes),
         decoded_(queries_ + query_bytes),
         ring_(decoded_ + decoded_bytes),
-        slot_(ring_) {}
+        slot_(ring_),
+        waited_(!task.early) {}
 
   KVILT_HD static constexpr int memory_bytes() {
     return warp_bytes::of<view_type>(DimStep).total(most_stages(), query_bytes);
@@ -40,9 +42,8 @@ class warp_attention {
   /// Rows [first_row, first_row + rows) of every unit of team `team`'s share.
   __device__ void run(const team_share& share, int team, int head_of_team, int first_row) {
     key_loader<Task, DimStep> loader(task_, state_, share, head_of_team, first_row, rows);
-#pragma unroll 1
-    for (int i = 0; i < stages; ++i) loader.issue(ring_ + u32(i * stage_bytes));
     slot_ = ring_;
+    primed_ = false;
     unit_seat seat = share.seat;
     for (idx at = share.at; at < share.end;) {
       if (at != share.at) seat = seat_at(task_.work, task_.items, at, share.end, seat.item);
@@ -50,6 +51,7 @@ class warp_attention {
       const int count = seat.rows_from(first_row, rows);
       if (count == 0) continue;
       attend(seat, seat.head + head_of_team, first_row, count, loader);
+      wait_once();
       leave(seat, team, head_of_team, first_row, count);
     }
     ptx::wait_copies<0>();
@@ -106,9 +108,7 @@ class warp_attention {
     float unit[Groups][2];              // of the scores of query rows 2t and 2t + 1, in log2 units
     float sum[Groups][2];               // of their numbers, in that unit
   };
-  __device__ u32 factor_at(int index) const {
-    return queries_ + u32((index * 32 + lane_) * 8);
-  }
+  __device__ u32 factor_at(int index) const { return queries_ + u32((index * 32 + lane_) * 8); }
   template <int Products, int Terms>
   __device__ void set_factor(query_factors<Products, Terms>& q, int term, int p, int n, const u32 (&pair)[2]) const {
     if constexpr (queries_in_memory)
@@ -141,6 +141,12 @@ class warp_attention {
     });
   }
 
+  /// For units without keys too, since others may still be at work on what results overwrite.
+  __device__ void wait_once() {
+    if (!waited_) wait_for_earlier_kernels(), let_next_kernel_start();
+    waited_ = true;
+  }
+
   __device__ void clear() {
 #pragma unroll
     for (int n = 0; n < Groups; ++n) {
@@ -159,18 +165,57 @@ class warp_attention {
     using k = traits<typename Segment::k_format>;
     using v = traits<typename Segment::v_format>;
     query_factors<k::products, terms<Segment>()> q;
-    prepare(seg, q);
-    reorder<v::spread>();
-    const static_scales fixed = static_scales_of(seg);
+    static_scales fixed;
+    // NOTE: a share's first steps only fill the ring: in the loop, so that there is one copy of the code that does.
+    int step = run.first - (primed_ ? 0 : stages);
+    primed_ = true;
 #pragma unroll 1
-    for (int step = run.first; step < run.last; ++step) {
-      ptx::wait_copies<stages - 1>();
-      __syncwarp();
-      take(seg, step, q, fixed);
-      __syncwarp();
-      loader.issue(slot_);
+    for (; step < run.last; ++step) {
+      if (step == run.first) {
+        wait_once();
+        prepare(seg, q);
+        reorder<v::spread>();
+        fixed = static_scales_of(seg);
+      }
+      if (step >= run.first) {
+        ptx::wait_copies<stages - 1>();
+        __syncwarp();
+        take(seg, step, q, fixed);
+        __syncwarp();
+      }
+      loader.issue(slot_, waited_);
       slot_ += u32(stage_bytes);
       if (slot_ == ring_ + u32(stages * stage_bytes)) slot_ = ring_;
+    }
+  }
+
+  /// Numbers of query row g of group `n` that are this lane's, of words t of the chunks, as this segment's keys want them.
+  template <class Segment, int Words, int Spread>
+  __device__ void query_numbers(const Segment& seg, int n, float (&x)[Words][2 * Spread]) const {
+    using number = typename Task::query_type;
+    using k = traits<typename Segment::k_format>;
+    const int dim = task_.view.k_dim(), row = 8 * n + g_;
+    if (queries_as_given<Task>() && in_eights(task_.q)) {
+      const where w = where_of(task_, *item_, head_, first_ + (row < count_ ? row : 0));
+      const number* const from = task_.q.at(item_->q_row + w.q_index, w.q_head);
+#pragma unroll
+      for (int i = 0; i < Words; ++i) {
+        const int d = (i * 4 + t_) * 2 * Spread;
+        number numbers[2 * Spread] = {};
+        if (row < count_ && d < dim) load_aligned(from + d, numbers);
+#pragma unroll
+        for (int j = 0; j < 2 * Spread; ++j) x[i][j] = load(numbers[j]);
+      }
+    } else {
+      const int left = count_ - 8 * n;
+      load_queries(task_, seg, *item_, head_, first_ + 8 * n, left < 0 ? 0 : left < 8 ? left : 8, k::dim, rows_);
+#pragma unroll
+      for (int i = 0; i < Words; ++i)
+#pragma unroll
+        for (int j = 0; j < 2 * Spread; ++j) {
+          const int d = (i * 4 + t_) * 2 * Spread + j;
+          x[i][j] = d < dim ? rows_.row(g_)[d] : 0.0f;
+        }
     }
   }
 
@@ -179,17 +224,20 @@ class warp_attention {
   __device__ void prepare(const Segment& seg, query_factors<Products, Terms>& q) {
     using k = traits<typename Segment::k_format>;
     constexpr float log2_e = 1.4426950408889634f;
-    const int dim = task_.view.k_dim();
 #pragma unroll
     for (int n = 0; n < Groups; ++n) {
-      const int left = count_ - 8 * n;
-      load_queries(task_, seg, *item_, head_, first_ + 8 * n, left < 0 ? 0 : left < 8 ? left : 8, k::dim, rows_);
-      const float* const row = rows_.row(g_);
+      // Words t of the chunks of 16 bytes that a key has: codes i and i + spread of a word are a pair.
+      constexpr int words = 2 * k::blocks;
+      float x[words][2 * k::spread];
+      query_numbers<Segment, words, k::spread>(seg, n, x);
       // In fp16 the largest number of a row is brought to [1, 2): a power of two, which the score's unit takes back.
       float unit = 1;
       if constexpr (k::numbers == ptx::numbers::fp16) {
         float largest = 0;
-        for (int d = t_; d < dim; d += 4) largest = fmaxf(largest, fabsf(row[d]));
+#pragma unroll
+        for (int i = 0; i < words; ++i)
+#pragma unroll
+          for (int j = 0; j < 2 * k::spread; ++j) largest = fmaxf(largest, fabsf(x[i][j]));
         largest = fmaxf(largest, __shfl_xor_sync(all, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(all, largest, 2));
         const int exponent = int(__float_as_uint(largest) >> 23) - 127;
@@ -197,16 +245,13 @@ class warp_attention {
       }
       const float inverse = 1 / unit;
       float sum = 0;
-      const auto number = [&](int d) { return d < k::dim ? row[d] * inverse : 0.0f; };
 #pragma unroll
       for (int p = 0; p < Products; ++p) {
         u32 pair[2], rest[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          // Of the words t of chunks 2 x block and 2 x block + 1, codes i and i + spread.
-          const int block = p / k::spread, i = p % k::spread;
-          const int d = ((2 * block + h) * 4 + t_) * 2 * k::spread + i;
-          const float a = number(d), b = number(d + k::spread);
+          const float a = x[2 * (p / k::spread) + h][p % k::spread] * inverse;
+          const float b = x[2 * (p / k::spread) + h][p % k::spread + k::spread] * inverse;
           pair[h] = ptx::pack<k::numbers>(a, b);
           if constexpr (Terms == 2) rest[h] = ptx::pack_rest<k::numbers>(a, b, pair[h]);
           if constexpr (k::params() == param_kind::scale_zero)
@@ -215,8 +260,10 @@ class warp_attention {
         set_factor(q, 0, p, n, pair);
         if constexpr (Terms == 2) set_factor(q, 1, p, n, rest);
       }
-      sum += __shfl_xor_sync(all, sum, 1);
-      sum += __shfl_xor_sync(all, sum, 2);
+      if constexpr (k::params() == param_kind::scale_zero) {
+        sum += __shfl_xor_sync(all, sum, 1);
+        sum += __shfl_xor_sync(all, sum, 2);
+      }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         q.unit[n][i] = __shfl_sync(all, unit, 4 * (2 * t_ + i)) * (task_.scale * log2_e);
@@ -686,6 +733,8 @@ class warp_attention {
   float out_[blocks][Groups][4];  // numbers by number_of, of query rows 2t and 2t + 1
   float sum_[Groups][2], zero_[Groups][2], reference_[Groups][2];
   int spread_ = 0;
+  bool primed_ = false;
+  bool waited_;  // for the kernels before this one
 };
 
 }  // namespace kvilt::inline KVILT_ABI::detail
