@@ -42,12 +42,20 @@ __global__ void __launch_bounds__(32 * block_warps<typename Task::view_type>(Dim
 
 inline constexpr int merge_warps = 16;
 
+/// The numbers of a view's values, or the most that there may be.
+template <memory_space Space, class First, class... Rest>
+consteval int most_v_dim(const view<Space, First, Rest...>*) {
+  return padded_dim<typename First::v_format>(longest_device_row);
+}
+
 /// Adds the pieces of the units that several teams had, row by row. Where rows are few, a block's warps share a row's
 /// pieces; else each has rows of its own. Pieces are added in the same order either way round: by warps of their own.
 template <class Task>
 class piece_merger {
  public:
   static constexpr int stride = longest_device_row + 4;  // a row and its notes
+  /// Of four floats a lane.
+  static constexpr int most_numbers = most_v_dim(static_cast<const typename Task::view_type*>(nullptr)) <= 128 ? 1 : 2;
 
   /// `memory`: [merge_warps][stride] floats.
   __device__ piece_merger(const Task& task, float* memory)
@@ -55,10 +63,11 @@ class piece_merger {
 
   __device__ void run() const {
     const work_shape& shape = task_.work.shape;
+    const split_unit opening = task_.work.split[0];  // on its way with their number: where one unit is split it is all
     const idx rows = idx(*task_.work.splits) * shape.heads * shape.rows;
     if (rows <= 2 * idx(gridDim.x)) {
       for (idx i = blockIdx.x; i < rows; i += gridDim.x) {
-        const found f = find(i);
+        const found f = find(i, opening);
         if (f.row < f.split.seat.rows) gather(f, warp_, merge_warps);
         __syncthreads();
         if (warp_ == 0 && f.row < f.split.seat.rows) {
@@ -69,7 +78,7 @@ class piece_merger {
       }
     } else {
       for (idx i = blockIdx.x * idx(merge_warps) + warp_; i < rows; i += gridDim.x * idx(merge_warps)) {
-        const found f = find(i);
+        const found f = find(i, opening);
         if (f.row >= f.split.seat.rows) continue;
         gather(f, 0, 1);
         write(f);
@@ -83,10 +92,10 @@ class piece_merger {
     split_unit split;
     int head, row;
   };
-  __device__ found find(idx i) const {
+  __device__ found find(idx i, const split_unit& opening) const {
     const work_shape& shape = task_.work.shape;
     const int of_unit = shape.heads * shape.rows, split = int(i / of_unit), in_unit = int(i - idx(split) * of_unit);
-    return {task_.work.split[split], in_unit / shape.rows, in_unit % shape.rows};
+    return {split == 0 ? opening : task_.work.split[split], in_unit / shape.rows, in_unit % shape.rows};
   }
   __device__ warp_rows mine(int warp) const {
     return {memory_ + warp * stride, stride, memory_ + warp * stride + longest_device_row};
@@ -99,7 +108,7 @@ class piece_merger {
   /// The sum of pieces number `first`, `first + every`, ... in the order of teams.
   __device__ void gather(const found& f, int first, int every) const {
     const int width = task_.v_stride(), all_rows = task_.work.shape.rows, row = f.row;
-    constexpr int at_once = 8, most_numbers = longest_device_row / 128;  // of four floats a lane
+    constexpr int at_once = most_numbers == 1 ? 12 : 6;
     float4 out[most_numbers] = {};
     float maximum = -1e30f, sum = 0;
     for (int team = f.split.opener + first; team <= f.split.last; team += at_once * every) {

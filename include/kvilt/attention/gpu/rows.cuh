@@ -20,6 +20,22 @@ struct warp_rows {
   __device__ float& sum(int r) const { return notes[r * device_row_notes + 1]; }
 };
 
+/// What a warp works on: rows [first, first + count) of a sequence, and one KV head. As the tensor cores deal their
+/// numbers out, a lane has row or column g of one factor, and numbers 2t and 2t + 1 of the other.
+template <class Task>
+struct warp_unit {
+  const Task& task;
+  warp_rows rows;  // for all that need them in turn
+  const step_item* item = nullptr;
+  int head = 0, first = 0, count = 0;
+
+  __device__ static int lane() { return int(threadIdx.x) % 32; }
+  __device__ static int g() { return lane() / 4; }
+  __device__ static int t() { return lane() % 4; }
+  /// What hooks are told of row `row`, or of the first where there are not so many.
+  __device__ where at(int row) const { return where_of(task, *item, head, first + (row < count ? row : 0)); }
+};
+
 /// The rotation of the `count` rows' numbers [0, dim), by the warp.
 template <class Rotation, bool Inverse>
 __device__ void rotate_rows(const warp_rows& x, int count, int dim) {
