@@ -73,7 +73,7 @@ class key_loader {
     loader_state s;
     s.at = share.at;
     sit(s, share.seat);
-    go_on(s);
+    go_on(s, false);
     look();
   }
 
@@ -88,10 +88,18 @@ class key_loader {
       }
       visit_segment(task_.view, segment(), [&](const auto& seg) { load(seg, slot); });
       row_ += tokens;
-      if (row_ >= row_end_) go_on(state_);
+      if (row_ >= row_end_) go_on(state_, waited);
       look();
     }
     ptx::commit_copies();
+  }
+
+  /// The unit that begins at `at`, of sequence `item` or a later one: mostly that which keys are brought of by now.
+  __device__ unit_seat seat_from(idx at, int item) const {
+    unit_seat seat = state_.seat;
+    if (state_.at - (seat.end - seat.step) != at) return seat_at(task_.work, task_.items, at, end_, item);
+    seat.head -= head_of_team_;
+    return seat;
   }
 
  private:
@@ -117,13 +125,25 @@ class key_loader {
     fresh_ = int(smaller(item.n.before, item.n.body_before));
   }
 
+  /// Asks for the queries of a unit that comes, whose rows are needed when its keys are here.
+  __device__ void fetch_queries(const unit_seat& seat) const {
+    const int rows = seat.rows_from(first_row_, rows_);
+    if (lane() >= rows) return;
+    const step_item& item = task_.items[seat.item];
+    const where w = where_of(task_, item, seat.head, seat.first_row + first_row_ + lane());
+    const auto* const row = task_.q.at(item.q_row + w.q_index, w.q_head);
+    for (int d = 0; d < task_.view.k_dim(); d += 128 / int(sizeof(*row)))
+      asm volatile("prefetch.global.L1 [%0];" ::"l"(row + d));
+  }
+
   /// To the next run of steps; where there is none, `row_` is not below `row_end_`.
-  __device__ void go_on(loader_state s) {
+  __device__ void go_on(loader_state s, bool waited) {
     row_ = row_end_ = 0;
     while (true) {
       if (s.segment + 1 >= view_type::segments) {
         if (s.at >= end_) break;
         sit(s, seat_at(task_.work, task_.items, s.at, end_, s.seat.item));
+        if (waited) fetch_queries(s.seat);
       }
       ++s.segment;
       const step_item& item = task_.items[s.seat.item];

@@ -46,7 +46,7 @@ class warp_attention {
     primed_ = false;
     unit_seat seat = share.seat;
     for (idx at = share.at; at < share.end;) {
-      if (at != share.at) seat = seat_at(task_.work, task_.items, at, share.end, seat.item);
+      if (at != share.at) seat = loader.seat_from(at, seat.item);
       at += seat.end - seat.step;
       const int count = seat.rows_from(first_row, rows);
       if (count == 0) continue;
@@ -84,7 +84,6 @@ class warp_attention {
   using queries = query_factors<Task, DimStep, Groups, Segment, queries_in_memory>;
 
   __device__ void attend(unit_seat seat, int head, int first_row, int count, key_loader<Task, DimStep>& loader) {
-    results_.clear();
     const step_item& item = task_.items[seat.item];
     unit_.item = &item;
     unit_.head = seat.head = head;
@@ -94,10 +93,12 @@ class warp_attention {
     asked_ = unit_.at(unit_.lane() % rows);
     const position_range seen = seen_by_rows(task_, item, head, unit_.first, count);
     int which = 0;
+    bool begun = false;
     task_.view.each([&](const auto& seg) {
       const step_range run = run_of(task_, item, seat, which++, seen);
-      if (run.first < run.last) attend_run(seg, run, loader);
+      if (run.first < run.last) attend_run(seg, run, begun, loader);
     });
+    if (!begun) results_.clear();
   }
 
   /// For units without keys too, since others may still be at work on what results overwrite.
@@ -107,7 +108,7 @@ class warp_attention {
   }
 
   template <class Segment>
-  __device__ void attend_run(const Segment& seg, step_range run, key_loader<Task, DimStep>& loader) {
+  __device__ void attend_run(const Segment& seg, step_range run, bool& begun, key_loader<Task, DimStep>& loader) {
     using v = traits<typename Segment::v_format>;
     queries<Segment> q;
     static_scales fixed;
@@ -119,6 +120,9 @@ class warp_attention {
       if (step == run.first) {
         wait_once();
         q.prepare(unit_, seg, queries_);
+        // NOTE: not before the queries are there, so that they are made while the results' registers are free.
+        if (!begun) results_.clear();
+        begun = true;
         results_.template reorder<v::spread>(unit_);
         fixed = static_scales_of(seg);
       }
