@@ -61,4 +61,24 @@ __device__ void unpack(ptx::u32 word, ptx::u32 (&pairs)[unpacked<Kind>::spread])
   }
 }
 
+/// Are 16 bytes of codes all finite numbers?
+template <code_kind Kind>
+__device__ bool is_finite(const uint4& codes) {
+  // Two numbers of 16 bits, or four of 8, whose exponents, or all bits but the sign, are all ones are not.
+  constexpr ptx::u32 ones = Kind == code_kind::fp16   ? 0x7c007c00u
+                            : Kind == code_kind::bf16 ? 0x7f807f80u
+                            : Kind == code_kind::e4m3 ? 0x7f7f7f7fu
+                                                      : 0x7c7c7c7cu;
+  bool finite = true;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const ptx::u32 word = i == 0 ? codes.x : i == 1 ? codes.y : i == 2 ? codes.z : codes.w;
+    if constexpr (Kind == code_kind::fp16 || Kind == code_kind::bf16)
+      finite = finite && __vcmpeq2(word & ones, ones) == 0;
+    else if constexpr (Kind == code_kind::e4m3 || Kind == code_kind::e5m2)
+      finite = finite && __vcmpeq4(word & ones, ones) == 0;
+  }
+  return finite;
+}
+
 }  // namespace kvilt::inline KVILT_ABI::detail

@@ -36,6 +36,18 @@ struct warp_unit {
   __device__ where at(int row) const { return where_of(task, *item, head, first + (row < count ? row : 0)); }
 };
 
+/// Tokens of a step as bits, of which any lane says so: `said` of tokens g and g + 8.
+__device__ inline ptx::u32 tokens_of(const bool (&said)[2]) {
+  ptx::u32 tokens = 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    ptx::u32 lanes = __ballot_sync(0xffffffffu, said[h]);
+    lanes |= lanes >> 1, lanes |= lanes >> 2;
+    for (int g = 0; g < 8; ++g) tokens |= (lanes >> (4 * g) & 1) << (g + 8 * h);
+  }
+  return tokens;
+}
+
 /// The rotation of the `count` rows' numbers [0, dim), by the warp.
 template <class Rotation, bool Inverse>
 __device__ void rotate_rows(const warp_rows& x, int count, int dim) {

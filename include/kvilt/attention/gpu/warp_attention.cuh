@@ -265,7 +265,7 @@ class warp_attention {
     const bool masked = mask(seg, alive, values, c);
 
     // Weights, relative to a maximum that is raised seldom: no more than 2^6, so that they fit 16 bits.
-    float w[Groups][4], most = -__builtin_huge_valf();
+    float w[Groups][4], most = hidden;
 #pragma unroll
     for (int n = 0; n < Groups; ++n)
 #pragma unroll
@@ -331,31 +331,42 @@ class warp_attention {
         ordered && keeps_whole(task_.variant, asked_, range) && sees_whole(seg.retention, asked_.q_position, range);
     whole = __all_sync(all, whole && kept);
     if (whole) return false;
-    bool seen[2] = {false, false};
+    bool seen[2] = {false, false}, missed[2] = {false, false};  // tokens g and g + 8 by some of this lane's rows
     for_each_pair([&](int n, int j, const where& w) {
       const bool there = alive >> (unit_.g() + 8 * (j / 2)) & 1;
       const bool shown = there && seg.retention.sees(w.q_position, w.k_position) && keeps(task_.variant, w);
-      if (!shown) c[n][j] = -__builtin_huge_valf();
-      seen[j / 2] |= shown && 8 * n + 2 * unit_.t() + j % 2 < unit_.count;
+      if (!shown) c[n][j] = hidden;
+      const bool counts = 8 * n + 2 * unit_.t() + j % 2 < unit_.count;
+      seen[j / 2] |= shown && counts;
+      missed[j / 2] |= !shown && counts;
     });
-    // Values that no query sees are zero: 0 x NaN is NaN.
-    u32 seen_by_any = 0;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      u32 lanes = __ballot_sync(all, seen[h]);
-      lanes |= lanes >> 1, lanes |= lanes >> 2;
-      for (int token = 0; token < 8; ++token) seen_by_any |= (lanes >> (4 * token) & 1) << (token + 8 * h);
-    }
+    drop_values<Segment>(alive & tokens_of(missed), tokens_of(seen), values, c);
+    return true;
+  }
+  /// Of tokens that some row does not see, values that no row sees become zero: 0 x NaN is NaN. So do those that are not
+  /// finite, and the scores of the rows that see them NaN, and with these their results.
+  template <class Segment>
+  __device__ void drop_values(u32 missed, u32 seen, u32 values, scores& c) const {
     using v = traits<typename Segment::v_format>;
-    for (u32 hidden = alive & ~seen_by_any; hidden; hidden &= hidden - 1) {
-      const u32 row = values + u32((__ffs(int(hidden)) - 1) * v::pitch);
-      for (int chunk = unit_.lane(); chunk < (v::decoded ? 2 : 1) * v::pitch / 16; chunk += 32) {
-        const int plane = chunk / (v::pitch / 16), in_row = chunk % (v::pitch / 16);
-        ptx::store_shared_16(row + u32(plane * tokens * v::pitch + in_row * 16), {});
-      }
+    constexpr int chunks = v::pitch / 16;
+#pragma unroll 1
+    for (; missed; missed &= missed - 1) {
+      const int token = __ffs(int(missed)) - 1;
+      const bool some_see = seen >> token & 1;
+      bool finite = true;
+      for (int chunk = unit_.lane(); chunk < chunks; chunk += 32)
+        finite = finite && is_finite<v::kind()>(ptx::load_shared_16(values + u32(token * v::pitch + chunk * 16)));
+      if (some_see && __all_sync(all, finite)) continue;
+      for (int chunk = unit_.lane(); chunk < (v::decoded ? 2 : 1) * chunks; chunk += 32)
+        ptx::store_shared_16(values + u32((chunk / chunks * tokens + token) * v::pitch + chunk % chunks * 16), {});
+      if (token % 8 == unit_.g())
+#pragma unroll
+        for (int n = 0; n < Groups; ++n)
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+            if (j / 2 == token / 8 && c[n][j] != hidden) c[n][j] = __int_as_float(0x7fc00000);
     }
     __syncwarp();
-    return true;
   }
   template <class Retention>
   __device__ static bool sees_whole(const Retention& retention, idx q_position, position_range range) {
@@ -372,6 +383,8 @@ class warp_attention {
 #pragma unroll
       for (int j = 0; j < 4; ++j) c[n][j] += v_log[j / 2];
   }
+
+  static constexpr float hidden = -__builtin_huge_valf();
 
   const Task& task_;
   loader_state& state_;
