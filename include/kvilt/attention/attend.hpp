@@ -29,7 +29,8 @@ class attention {
   /// A query that sees no key gives 0 and -infinity. A variant's sink is part of the log-sum-exp, as it is of what the
   /// output was divided by: parts over disjoint keys merge as ever if one of them alone has the sink (or none, and
   /// `merge_sink` adds it). Throws `invalid_argument` before anything is written.
-  /// A query's bits depend on what it sees alone: not on pages, neighbours, the step's split or the number of workers.
+  /// On the host a query's bits depend on what it sees alone: not on pages, neighbours, the step's split or the number of
+  /// workers.
   /// Where it runs is `exec`'s choice: each backend has its `run_attention`.
   template <class Exec, kv_view View, class Step, class Q, class Out>
   void operator()(const Exec& exec, const View& view, const Step& s, rows<Q> q, rows<Out> out,

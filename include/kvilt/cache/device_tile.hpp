@@ -25,6 +25,13 @@ consteval int tile_bits() {
     return 16;
 }
 
+/// Bytes of a row's codes, of a format whose codes are multiplied as they lie. NOTE: not `code_bytes`, which is 0 where V
+/// lies in K's records.
+template <kv_format F>
+KVILT_HD int tile_row_bytes(const F& f) {
+  return f.dim() * tile_bits<F>() / 8;
+}
+
 /// Has every record params of its own?
 template <kv_format F>
 consteval bool params_of_records() {
@@ -130,9 +137,12 @@ KVILT_HD constexpr int block_warps(int step, int rows) {
 /// What a warp may have in shared memory: its part of a block's on an H100, and at least two steps on their way.
 template <kv_view View>
 KVILT_HD constexpr int warp_budget(int step, int rows) {
-  constexpr int shared = 227 * 1024, most_query_bytes = 8192;
+  constexpr int shared = 227 * 1024, most_query_bytes = 8192,
+                most_row_bytes = 8 * int(sizeof(float)) * (128 + device_row_notes);
+  // NOTE: eight queries of up to 128 numbers are kept in registers.
+  const bool in_registers = rows == 8 && warp_bytes::of<View>(step).rows <= most_row_bytes;
   return int(larger(shared / block_warps<View>(step, rows),
-                    warp_bytes::of<View>(step).total(2, rows == 8 ? 0 : most_query_bytes)));
+                    warp_bytes::of<View>(step).total(2, in_registers ? 0 : most_query_bytes)));
 }
 
 }  // namespace kvilt::inline KVILT_ABI::detail

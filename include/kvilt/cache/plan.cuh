@@ -191,7 +191,10 @@ __device__ void share_line(const View& view, const step_item* items, int size, c
     if (opens) const_cast<split_unit*>(plan.split)[at] = split;
     before += total;
   }
-  if (threadIdx.x == 0) *const_cast<int*>(plan.splits) = int(before);
+  if (threadIdx.x == 0) {
+    *const_cast<int*>(plan.splits) = int(before);
+    if (before == 0) *const_cast<split_unit*>(plan.split) = {};  // looked at with their number
+  }
 }
 
 template <class View>
@@ -261,6 +264,12 @@ template <device_view View>
 device_step plan(const gpu& exec, const View& view, const device_batch& b, std::span<unsigned char> workspace) {
   detail::check_batch(b);
   detail::check_view(view);
+  view.each([&](const auto& seg) {
+    if constexpr (requires { seg.retention.slides; })
+      detail::expects(!seg.retention.slides || b.most_queries <= b.most_new_tokens, "a batch of at most ",
+                      b.most_queries, " queries and ", b.most_new_tokens,
+                      " new tokens a sequence; over a window no query may be older than these");
+  });
   step_item* items = nullptr;
   device_step s = detail::place_device_step(view, b.size, b.q_heads, b.most_queries, workspace, items);
   s.kv_rows = b.kv_rows ? b.kv_rows : idx(b.size) * b.most_new_tokens;

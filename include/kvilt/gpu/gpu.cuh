@@ -6,7 +6,6 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
-#include <string>
 
 namespace kvilt::inline KVILT_ABI {
 
@@ -17,9 +16,10 @@ class gpu {
 
   cudaStream_t stream() const { return stream_; }
 
-  /// A promise that makes attention begin sooner: what it reads of the cache, but for the tokens of its own step, and the
-  /// step's plan were written before the kernel that comes last before it in the stream. So it is in a model's layers,
-  /// where that is this library's `append`, or what makes Q.
+  /// A promise that makes attention begin sooner: what it reads of the cache, but for the tokens of its own step, what its
+  /// variant's `tiles` reads, and the step's plan were written before the kernel that comes last before it in the stream,
+  /// and that kernel lets no other start before those before it have ended. So it is in a model's layers, where that is
+  /// this library's `append`, or an ordinary kernel.
   gpu with_early_reads() const {
     gpu other = *this;
     other.reads_early_ = true;
@@ -43,7 +43,6 @@ inline void check_cuda(cudaError_t status, const char* what) {
 struct device_limits {
   int processors = 0;    // multiprocessors
   int shared_bytes = 0;  // of one block, at most, asked for
-  int compute_major = 0;
 
   static device_limits current() {
     int device = 0;
@@ -56,14 +55,27 @@ struct device_limits {
     device_limits limits;
     limits.processors = get(cudaDevAttrMultiProcessorCount);
     limits.shared_bytes = get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-    limits.compute_major = get(cudaDevAttrComputeCapabilityMajor);
     return limits;
   }
 };
 
+/// Was the kernel compiled with `wait_for_earlier_kernels` in it, for sm_90 or newer? Not so where the driver compiles
+/// older PTX for a newer device.
+template <class Kernel>
+bool waits(Kernel* kernel) {
+#if defined(__CUDA_ARCH_LIST__)
+  constexpr int architectures[] = {__CUDA_ARCH_LIST__};
+  bool all = true;
+  for (const int a : architectures) all = all && a >= 900;
+  if (all) return true;
+#endif
+  cudaFuncAttributes attributes{};
+  check_cuda(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)), "attributes of a kernel");
+  return attributes.ptxVersion >= 90;
+}
+
 /// Launches `kernel`. With `overlapped` it may start while the kernel before it in the stream still runs, and must call
-/// `cudaGridDependencySynchronize` before it touches what that kernel writes; nothing but time is different on devices
-/// that do not overlap kernels.
+/// `wait_for_earlier_kernels` before it touches what that kernel writes.
 template <class... Parameters, class... Arguments>
 void launch(const gpu& exec, void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
             bool overlapped, const Arguments&... arguments) {
@@ -81,7 +93,7 @@ void launch(const gpu& exec, void (*kernel)(Parameters...), dim3 grid, dim3 bloc
   config.dynamicSmemBytes = shared_bytes;
   config.stream = exec.stream();
   config.attrs = &attribute;
-  config.numAttrs = overlapped ? 1 : 0;
+  config.numAttrs = overlapped && waits(kernel) ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "the launch of a kernel");
 }
 
@@ -96,6 +108,16 @@ __device__ inline void let_next_kernel_start() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+/// Waits unless `waited`, and lets the next kernel start. What is in the multiprocessor's first-level cache from before
+/// is not read again.
+__device__ inline void end_early_reads(bool& waited) {
+  if (waited) return;
+  wait_for_earlier_kernels();
+  __threadfence();
+  let_next_kernel_start();
+  waited = true;
 }
 
 }  // namespace detail

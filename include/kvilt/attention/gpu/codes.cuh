@@ -14,8 +14,6 @@ template <code_kind Kind>
 struct unpacked {
   static constexpr int spread = 16 / bits_of(Kind);
   static constexpr ptx::numbers numbers = Kind == code_kind::bf16 ? ptx::numbers::bf16 : ptx::numbers::fp16;
-  /// What is worth 1 has the product with this power of two.
-  static constexpr float unit = 1;
 };
 
 /// fp16 and bf16: as they are.

@@ -28,7 +28,10 @@ __device__ void attend_block(const Task& task, unsigned char* memory) {
   using attention = warp_attention<Task, DimStep, Groups>;
   attention attend(task, memory + warp * attention::memory_bytes());
   const team_share share = task.work.teams[team];
-  if (share.at >= share.end) return;
+  if (share.at >= share.end) {
+    bool waited = !task.early;
+    return end_early_reads(waited);  // so that this kernel does not end before those before it
+  }
   for (int row = 0; row < shape.rows; row += 8 * Groups) attend.run(share, team, warp % shape.heads, row);
 }
 
@@ -49,7 +52,7 @@ consteval int most_v_dim(const view<Space, First, Rest...>*) {
 }
 
 /// Adds the pieces of the units that several teams had, row by row. Where rows are few, a block's warps share a row's
-/// pieces; else each has rows of its own. Pieces are added in the same order either way round: by warps of their own.
+/// pieces; else each has rows of its own.
 template <class Task>
 class piece_merger {
  public:

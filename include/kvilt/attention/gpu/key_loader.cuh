@@ -81,11 +81,7 @@ class key_loader {
   /// after a wait for it: `waited`.
   __device__ void issue(ptx::u32 slot, bool& waited) {
     if (row_ < row_end_) {
-      if (!waited && __any_sync(all, position_ >= fresh_)) {
-        wait_for_earlier_kernels();
-        let_next_kernel_start();
-        waited = true;
-      }
+      if (!waited && __any_sync(all, position_ >= fresh_)) end_early_reads(waited);
       visit_segment(task_.view, segment(), [&](const auto& seg) { load(seg, slot); });
       row_ += tokens;
       if (row_ >= row_end_) go_on(state_, waited);
@@ -119,10 +115,11 @@ class key_loader {
     const step_item& item = task_.items[seat.item];
     const position_range seen =
         seen_by_rows(task_, item, s.seat.head, seat.first_row + first_row_, seat.rows_from(first_row_, rows_));
-    s.seen_first = int(larger(seen.first, 0));
-    s.seen_last = int(smaller(seen.last, 0x7fffffff));
+    s.seen_first = int(smaller(larger(seen.first, 0), 0x7fffffff));
+    s.seen_last = int(smaller(larger(seen.last, 0), 0x7fffffff));
     s.sequence = item.sequence;
-    fresh_ = int(smaller(item.n.before, item.n.body_before));
+    // NOTE: of a sequence to which another item appends nothing is said here.
+    fresh_ = item.new_tokens > 0 ? int(smaller(item.n.before, item.n.body_before)) : 0;
   }
 
   /// Asks for the queries of a unit that comes, whose rows are needed when its keys are here.
@@ -238,13 +235,14 @@ class key_loader {
       if (alive == all && __shfl_sync(all, together_, 0)) {
         const place first{page_, __shfl_sync(all, row_in_page_, 0), 1};
         if constexpr (tile::k_codes)
-          copy_run<tile::k_pitch(DimStep)>(keys, seg.planes.k_codes, first, head, seg.k.code_bytes());
+          copy_run<tile::k_pitch(DimStep)>(keys, seg.planes.k_codes, first, head, tile_row_bytes(seg.k));
         if constexpr (tile::v_codes)
-          copy_run<tile::v_pitch(DimStep)>(values, seg.planes.v_codes, first, head, seg.v.code_bytes());
+          copy_run<tile::v_pitch(DimStep)>(values, seg.planes.v_codes, first, head, tile_row_bytes(seg.v));
       } else {
         const unsigned char* at = (of_values ? seg.planes.v_codes : seg.planes.k_codes).at(mine, head, row_in_page_);
-        if constexpr (tile::k_codes) copy_rows<tile::k_pitch(DimStep)>(keys, at, alive, 0, seg.k.code_bytes());
-        if constexpr (tile::v_codes) copy_rows<tile::v_pitch(DimStep)>(values, at, alive, tokens, seg.v.code_bytes());
+        if constexpr (tile::k_codes) copy_rows<tile::k_pitch(DimStep)>(keys, at, alive, 0, tile_row_bytes(seg.k));
+        if constexpr (tile::v_codes)
+          copy_rows<tile::v_pitch(DimStep)>(values, at, alive, tokens, tile_row_bytes(seg.v));
       }
     }
     if (!of_values) ptx::store_shared_4(slot + slot_notes::positions + 4u * ptx::u32(lane()), ptx::u32(position_));

@@ -11,9 +11,9 @@ namespace kvilt::inline KVILT_ABI::detail {
 
 /// The attention of one warp: of a share of the line, one KV head, `8 x Groups` query rows at a time.
 ///
-/// Scores are K Q^T and results V^T P^T, by tensor cores, 16 tokens a step: tokens are the rows of the one product and
-/// the columns of the other, so that a group of query heads wastes nothing. Scales of a token never touch its numbers:
-/// K's multiply the scores, V's the weights, in whose maximum they have a part, so that weights fit 16 bits.
+/// Scores are K Q^T and results V^T P^T, by tensor cores, 16 tokens a step: tokens are rows of the one product and columns
+/// of the other, so that a group of query heads wastes nothing. Scales of a token never touch its numbers: K's multiply
+/// the scores, V's the weights, in whose maximum they have a part, so that weights fit 16 bits.
 template <class Task, int DimStep, int Groups>
 class warp_attention {
   using view_type = typename Task::view_type;
@@ -51,7 +51,7 @@ class warp_attention {
       const int count = seat.rows_from(first_row, rows);
       if (count == 0) continue;
       attend(seat, seat.head + head_of_team, first_row, count, loader);
-      wait_once();
+      end_early_reads(waited_);  // for units without keys too: others may still read what results overwrite
       results_.leave(unit_, seat, team, head_of_team, first_row);
     }
     ptx::wait_copies<0>();
@@ -89,8 +89,7 @@ class warp_attention {
     unit_.head = seat.head = head;
     unit_.first = seat.first_row + first_row;
     unit_.count = count;
-    // The row about which this lane asks the variant, for all lanes.
-    asked_ = unit_.at(unit_.lane() % rows);
+    asked_ = unit_.at(unit_.lane() % rows);  // about which this lane asks the variant, for all lanes
     const position_range seen = seen_by_rows(task_, item, head, unit_.first, count);
     int which = 0;
     bool begun = false;
@@ -99,12 +98,6 @@ class warp_attention {
       if (run.first < run.last) attend_run(seg, run, begun, loader);
     });
     if (!begun) results_.clear();
-  }
-
-  /// For units without keys too, since others may still be at work on what results overwrite.
-  __device__ void wait_once() {
-    if (!waited_) wait_for_earlier_kernels(), let_next_kernel_start();
-    waited_ = true;
   }
 
   template <class Segment>
@@ -118,7 +111,7 @@ class warp_attention {
 #pragma unroll 1
     for (; step < run.last; ++step) {
       if (step == run.first) {
-        wait_once();
+        end_early_reads(waited_);
         q.prepare(unit_, seg, queries_);
         // NOTE: not before the queries are there, so that they are made while the results' registers are free.
         if (!begun) results_.clear();
@@ -260,9 +253,14 @@ class warp_attention {
         v_zero[h] = value.zero * v_inverse[h];
       }
     }
+    const bool masked = hide(seg, alive, values, c);
     change_scores(c);
-    if constexpr (v::params() != param_kind::none) add_logs(c, v_log);
-    const bool masked = mask(seg, alive, values, c);
+    if constexpr (v::params() != param_kind::none) {
+      if (masked)
+        add_logs<true>(c, v_log);
+      else
+        add_logs<false>(c, v_log);
+    }
 
     // Weights, relative to a maximum that is raised seldom: no more than 2^6, so that they fit 16 bits.
     float w[Groups][4], most = hidden;
@@ -298,7 +296,9 @@ class warp_attention {
       task_.variant.score(w, 0.0f);
     };
     if constexpr (changes)
-      for_each_pair([&](int n, int j, where w) { c[n][j] = scored(task_.variant, w, c[n][j] * ln_2) * log2_e; });
+      for_each_pair([&](int n, int j, where w) {
+        if (c[n][j] != hidden) c[n][j] = scored(task_.variant, w, c[n][j] * ln_2) * log2_e;
+      });
   }
 
   /// `body(group, number, where)` for each of the lane's scores.
@@ -323,14 +323,13 @@ class warp_attention {
 
   /// Hides what is not there, and what the variant or the retention hides. True where there is such.
   template <class Segment>
-  __device__ bool mask(const Segment& seg, u32 alive, u32 values, scores& c) const {
-    constexpr bool ordered = Segment::retention_type::ordered;
-    bool whole = alive == 0xffffu;
-    const position_range range{position(0), position(tokens - 1) + 1};
-    const bool kept =
-        ordered && keeps_whole(task_.variant, asked_, range) && sees_whole(seg.retention, asked_.q_position, range);
-    whole = __all_sync(all, whole && kept);
-    if (whole) return false;
+  __device__ bool hide(const Segment& seg, u32 alive, u32 values, scores& c) const {
+    bool whole = Segment::retention_type::ordered && alive == 0xffffu;
+    if (whole) {
+      const position_range range{position(0), position(tokens - 1) + 1};
+      whole = keeps_whole(task_.variant, asked_, range) && sees_whole(seg.retention, asked_.q_position, range);
+    }
+    if (__all_sync(all, whole)) return false;
     bool seen[2] = {false, false}, missed[2] = {false, false};  // tokens g and g + 8 by some of this lane's rows
     for_each_pair([&](int n, int j, const where& w) {
       const bool there = alive >> (unit_.g() + 8 * (j / 2)) & 1;
@@ -376,12 +375,14 @@ class warp_attention {
       return false;
   }
 
-  /// The values' scales, which belong to the weights.
+  /// The values' scales, which belong to the weights. NOTE: of a token that is hidden it may be NaN.
+  template <bool Masked>
   __device__ static void add_logs(scores& c, const float (&v_log)[2]) {
 #pragma unroll
     for (int n = 0; n < Groups; ++n)
 #pragma unroll
-      for (int j = 0; j < 4; ++j) c[n][j] += v_log[j / 2];
+      for (int j = 0; j < 4; ++j)
+        if (!Masked || c[n][j] != hidden) c[n][j] += v_log[j / 2];
   }
 
   static constexpr float hidden = -__builtin_huge_valf();
