@@ -33,3 +33,9 @@ TEST_CASE("attend: 4-bit rows on the device", "[attention][gpu]") {
   check_attention<float16, float>(11, policy<paged<16>, q4<128>>());
   check_attention<bfloat16, bfloat16>(12, policy<contiguous, q8<72>, rotated<q4<64>>>());
 }
+
+TEST_CASE("attend: values in the rows of keys on the device", "[attention][gpu]") {
+  support::require_gpu();
+  check_attention<bfloat16, float>(13, policy<paged<16>, bf16<128>, prefix<bf16<128>, 64>>());
+  check_attention<bfloat16, float>(14, policy<contiguous, q8<64>, prefix<q8<64>, 32>>());
+}

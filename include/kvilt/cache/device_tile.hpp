@@ -127,12 +127,12 @@ struct warp_bytes {
   }
 };
 
-/// Warps of a block on an H100, for units of `rows` query rows. Twice as many where four steps of each are on their way:
-/// rows of 4 bits are so few bytes that one step's arithmetic takes longer than its copies.
+/// Warps of a block on an H100, for units of `rows` query rows. Half as many again where three steps of each are then on
+/// their way: rows of 8 bits and less are so few bytes that a step's arithmetic takes longer than its copies.
 template <kv_view View>
 KVILT_HD constexpr int block_warps(int step, int rows) {
-  constexpr int shared = 227 * 1024, many = 16, few = 8;
-  return rows == 8 && many * warp_bytes::of<View>(step).total(4, 0) <= shared ? many : few;
+  constexpr int shared = 227 * 1024, many = 12, few = 8;
+  return rows == 8 && many * warp_bytes::of<View>(step).total(3, 0) <= shared ? many : few;
 }
 /// What a warp may have in shared memory: its part of a block's on an H100, and at least two steps on their way.
 template <kv_view View>

@@ -12,11 +12,10 @@
 namespace kvilt::inline KVILT_ABI {
 namespace detail {
 
-/// The largest of 1, 2, 4 and 8 that divides the KV heads.
-constexpr int team_heads(int kv_heads, int most) {
-  int heads = 1;
-  while (2 * heads <= most && kv_heads % (2 * heads) == 0) heads *= 2;
-  return heads;
+/// KV heads of a team: the largest power of two that divides them and the warps of a block.
+constexpr int team_heads(int kv_heads, int warps) {
+  const int heads = power_of_two_divisor(kv_heads), most = power_of_two_divisor(warps);
+  return heads < most ? heads : most;
 }
 
 /// Throws `invalid_argument` for what no kernel takes.
