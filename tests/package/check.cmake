@@ -12,7 +12,7 @@ function(run)
   set(output "${output}" PARENT_SCOPE)
 endfunction()
 
-file(COPY ${project}/CMakeLists.txt ${SOURCE_DIR}/tests/package/main.cpp DESTINATION ${WORK_DIR}/project)
+file(COPY ${SOURCE_DIR}/tests/package/main.cpp ${project}/ DESTINATION ${WORK_DIR}/project) # or a main of its own
 set(options -DKVILT_SOURCE_DIR=${SOURCE_DIR} -DCMAKE_CXX_COMPILER=${CXX_COMPILER} -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
             "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Werror" -DCMAKE_CUDA_FLAGS=-Werror=all-warnings)
 if(CUDA_COMPILER)
