@@ -70,7 +70,7 @@ class measurement {
     } catch (const kvilt::invalid_argument& e) {
       std::fprintf(stderr, "%s: %s\n", s.name().c_str(), e.what());
       for (auto _ : state) state.SetIterationTime(1);
-      report(state, s.label("none"), 0, 0, 1, 0);
+      report(state, s.label("none"), 0, 0, 0, 1, 0);
     }
   }
 
@@ -78,28 +78,35 @@ class measurement {
 
  private:
   void measure(benchmark::State& state, const subject& s, bench::decode_subject& layers, double error) {
-    const bench::graph chain(stream_, [&] {
-      for (int layer = 0; layer < layers.layers(); ++layer) layers.attend(stream_, layer);
-    });
-    chain.launch();
+    const kvilt::gpu plain = static_cast<cudaStream_t>(stream_);
+    const bench::graph chain = chain_of(layers, plain), early = chain_of(layers, plain.with_early_reads());
+    for (const bench::graph* once : {&chain, &early}) once->launch();
     stream_.wait();
-    std::vector<double> seconds;
+    std::vector<double> seconds, early_seconds;
     for (auto _ : state) {
       seconds.push_back(watch_.seconds_of(stream_, chain) / layers.layers());
+      early_seconds.push_back(watch_.seconds_of(stream_, early) / layers.layers());
       state.SetIterationTime(seconds.back());
     }
     report(state, s.label(error < largest_error ? "ok" : "FAIL"), double(layers.bytes()), bench::median(seconds),
-           ceilings_.read_seconds(layers.bytes()), error);
+           bench::median(early_seconds), ceilings_.read_seconds(layers.bytes()), error);
+  }
+  bench::graph chain_of(bench::decode_subject& layers, const kvilt::gpu& exec) const {
+    return bench::graph(stream_, [&] {
+      for (int layer = 0; layer < layers.layers(); ++layer) layers.attend(exec, layer);
+    });
   }
 
-  static void report(benchmark::State& state, const std::string& label, double bytes, double seconds, double read,
-                     double error) {
+  static void report(benchmark::State& state, const std::string& label, double bytes, double seconds, double early,
+                     double read, double error) {
     state.SetLabel(label);
     state.counters["us"] = 1e6 * seconds;
     state.counters["MB"] = 1e-6 * bytes;
     state.counters["GB_s"] = seconds > 0 ? 1e-9 * bytes / seconds : 0;
     state.counters["read_GB_s"] = 1e-9 * bytes / read;
     state.counters["of_read"] = seconds > 0 ? 100 * read / seconds : 0;
+    state.counters["early_us"] = 1e6 * early;
+    state.counters["early_of_read"] = early > 0 ? 100 * read / early : 0;
     state.counters["error"] = error;
   }
 
@@ -159,6 +166,8 @@ int run(int argc, char** argv) {
              {"GB_s", 5, "%.0f"},
              {"read_GB_s", 9, "%.0f"},
              {"of_read", 7, "%.1f"},
+             {"early_us", 8, "%.2f"},
+             {"early_of_read", 13, "%.1f"},
              {"error", 7, "%.1e"}},
             o.csv, date() + ',' + bench::device_name() + ',' + o.commit, "gpu");
   benchmark::RunSpecifiedBenchmarks(&out);

@@ -39,7 +39,7 @@ class filled_cache : public step_cache {
     kvilt::rope turn = table_;
     turn.turns = turns_.data();
     kvilt::append(exec, layers_.view(layer), plan_.step(), q, k, v, turn);
-    attend_(exec, layers_.view(layer), plan_.step(), q, kvilt::packed_rows(out, s::q_heads, s::dim));
+    attend_(exec.with_early_reads(), layers_.view(layer), plan_.step(), q, kvilt::packed_rows(out, s::q_heads, s::dim));
   }
 
  private:
