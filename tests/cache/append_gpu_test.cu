@@ -137,11 +137,14 @@ class tensor {
 // A step with padding among its items, and `behind` them.
 class padded_step {
  public:
-  padded_step(const step& s, bool behind) : items_(s.items, s.items + s.size), step_(s) {
+  padded_step(const step& s, bool behind) : step_(s) {
     step_item none;
     none.sequence = -1;
-    none.kv_row = items_[1].kv_row, none.q_row = items_[1].q_row;
-    items_.insert(items_.begin() + 1, none);
+    for (int i = 0; i < s.size; ++i) {
+      none.kv_row = s.items[i].kv_row, none.q_row = s.items[i].q_row;
+      if (i == 1) items_.push_back(none);
+      items_.push_back(s.items[i]);
+    }
     none.kv_row = s.kv_rows, none.q_row = s.q_rows;
     if (behind) items_.push_back(none);
     step_.items = items_.data(), step_.size = int(items_.size());
