@@ -2,10 +2,11 @@
 
 #include <benchmark/benchmark.h>
 
-#include <cstdlib>
+#include <charconv>
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -22,8 +23,10 @@ struct options {
 using more_options = std::vector<std::pair<std::string, std::function<void(const std::string&)>>>;
 
 inline int number_of(const std::string& text) {
-  const int value = std::atoi(text.c_str());
-  if (value < 1) throw std::invalid_argument(text + " is not a number from 1 on");
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 1)
+    throw std::invalid_argument(text + " is not a number from 1 on");
   return value;
 }
 
