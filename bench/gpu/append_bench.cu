@@ -2,11 +2,11 @@
 // each with rows of its own, in one CUDA graph. Beside each row the time of a plain copy that moves as many bytes.
 //   bench_gpu_append [--quick] [--runs=N] [--csv=FILE] [--commit=ID] [--benchmark_filter=^q8/paged16/]
 // Names are FORMAT/LAYOUT/SEQUENCESxTOKENS/rope:0|1. One KV head of each row is compared with what was to be written.
-#include "../host/table.hpp"
 #include "batch.cuh"
 #include "ceilings.cuh"
 #include "layers.cuh"
 #include "options.hpp"
+#include "program.cuh"
 #include "reference.hpp"
 
 #include <kvilt/kvilt.cuh>
@@ -14,8 +14,6 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <exception>
 #include <string>
 #include <vector>
 
@@ -196,31 +194,24 @@ int run(int argc, char** argv) {
   add_format<kvilt::e4m3<dim>>(m, o);
   add_format<kvilt::q8<dim>>(m, o);
   add_format<kvilt::q4<dim>>(m, o);
-  table out({{"format", 6},
-             {"layout", 10},
-             {"sequences", 9},
-             {"tokens", 6},
-             {"rope", 4},
-             {"check", 5},
-             {"us", 7, "%.2f"},
-             {"MB", 6, "%.1f"},
-             {"GB_s", 5, "%.0f"},
-             {"copy_GB_s", 9, "%.0f"},
-             {"of_copy", 7, "%.1f"},
-             {"error", 7, "%.1e"}},
-            o.csv, date() + ',' + bench::device_name() + ',' + o.commit, "gpu");
-  benchmark::RunSpecifiedBenchmarks(&out);
-  if (m.failures()) std::fprintf(stderr, "%d rows are wrong\n", m.failures());
-  return m.failures() ? 1 : 0;
+  bench::run_into_table({{"format", 6},
+                         {"layout", 10},
+                         {"sequences", 9},
+                         {"tokens", 6},
+                         {"rope", 4},
+                         {"check", 5},
+                         {"us", 7, "%.2f"},
+                         {"MB", 6, "%.1f"},
+                         {"GB_s", 5, "%.0f"},
+                         {"copy_GB_s", 9, "%.0f"},
+                         {"of_copy", 7, "%.1f"},
+                         {"error", 7, "%.1e"}},
+                        o);
+  return bench::result_of(m.failures());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "bench_gpu_append: %s\n", e.what());
-    return 2;
-  }
+  return bench::guarded("bench_gpu_append", run, argc, argv);
 }

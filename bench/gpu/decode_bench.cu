@@ -4,16 +4,15 @@
 // Names are FORMAT/LAYOUT/dim:D/BATCHxCONTEXT/heads:Q:KV/queries:N. Every number is the median of some replays. One KV
 // head of each row is compared with double precision over what the cache holds: `check` says ok, FAIL, or none where
 // the library has no kernel for it.
-#include "../host/table.hpp"
 #include "ceilings.cuh"
 #include "decode/entry.cuh"
 #include "options.hpp"
+#include "program.cuh"
 
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <exception>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -151,37 +150,30 @@ int run(int argc, char** argv) {
           ->Iterations(o.runs)
           ->UseManualTime();
     }
-  table out({{"format", 7},
-             {"layout", 10},
-             {"dim", 4},
-             {"batch", 5},
-             {"context", 7},
-             {"q_heads", 7},
-             {"kv_heads", 8},
-             {"queries", 7},
-             {"part", 7},
-             {"check", 5},
-             {"us", 8, "%.2f"},
-             {"MB", 7, "%.1f"},
-             {"GB_s", 5, "%.0f"},
-             {"read_GB_s", 9, "%.0f"},
-             {"of_read", 7, "%.1f"},
-             {"early_us", 8, "%.2f"},
-             {"early_of_read", 13, "%.1f"},
-             {"error", 7, "%.1e"}},
-            o.csv, date() + ',' + bench::device_name() + ',' + o.commit, "gpu");
-  benchmark::RunSpecifiedBenchmarks(&out);
-  if (measure.failures()) std::fprintf(stderr, "%d rows are wrong\n", measure.failures());
-  return measure.failures() ? 1 : 0;
+  bench::run_into_table({{"format", 7},
+                         {"layout", 10},
+                         {"dim", 4},
+                         {"batch", 5},
+                         {"context", 7},
+                         {"q_heads", 7},
+                         {"kv_heads", 8},
+                         {"queries", 7},
+                         {"part", 7},
+                         {"check", 5},
+                         {"us", 8, "%.2f"},
+                         {"MB", 7, "%.1f"},
+                         {"GB_s", 5, "%.0f"},
+                         {"read_GB_s", 9, "%.0f"},
+                         {"of_read", 7, "%.1f"},
+                         {"early_us", 8, "%.2f"},
+                         {"early_of_read", 13, "%.1f"},
+                         {"error", 7, "%.1e"}},
+                        o);
+  return bench::result_of(measure.failures());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "bench_gpu_decode: %s\n", e.what());
-    return 2;
-  }
+  return bench::guarded("bench_gpu_decode", run, argc, argv);
 }

@@ -3,18 +3,16 @@
 // the time of a plain read of as many bytes.
 //   bench_gpu_load [--quick] [--runs=N] [--csv=FILE] [--commit=ID] [--benchmark_filter=...]
 // The best of several depths of the ring and blocks a multiprocessor is shown, with both.
-#include "../host/table.hpp"
 #include "ceilings.cuh"
 #include "layers.cuh"
 #include "options.hpp"
+#include "program.cuh"
 
 #include <kvilt/format/floating.hpp>
 
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <exception>
 #include <string>
 #include <vector>
 
@@ -264,31 +262,24 @@ int run(int argc, char** argv) {
   add_layouts<256>(m, o.quick);
   add_layouts<128>(m, o.quick);
   add_layouts<64>(m, o.quick);
-  table out({{"row_bytes", 9},
-             {"layout", 10},
-             {"sequences", 9},
-             {"tokens", 6},
-             {"stages", 6},
-             {"blocks", 6},
-             {"check", 5},
-             {"us", 8, "%.2f"},
-             {"MB", 6, "%.1f"},
-             {"GB_s", 5, "%.0f"},
-             {"read_GB_s", 9, "%.0f"},
-             {"of_read", 7, "%.1f"}},
-            o.csv, date() + ',' + bench::device_name() + ',' + o.commit, "gpu");
-  benchmark::RunSpecifiedBenchmarks(&out);
-  if (m.failures()) std::fprintf(stderr, "%d rows are wrong\n", m.failures());
-  return m.failures() ? 1 : 0;
+  bench::run_into_table({{"row_bytes", 9},
+                         {"layout", 10},
+                         {"sequences", 9},
+                         {"tokens", 6},
+                         {"stages", 6},
+                         {"blocks", 6},
+                         {"check", 5},
+                         {"us", 8, "%.2f"},
+                         {"MB", 6, "%.1f"},
+                         {"GB_s", 5, "%.0f"},
+                         {"read_GB_s", 9, "%.0f"},
+                         {"of_read", 7, "%.1f"}},
+                        o);
+  return bench::result_of(m.failures());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "bench_gpu_load: %s\n", e.what());
-    return 2;
-  }
+  return bench::guarded("bench_gpu_load", run, argc, argv);
 }

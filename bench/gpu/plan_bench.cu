@@ -1,17 +1,15 @@
 // What planning a step on the device costs: a chain of plans in one CUDA graph, sequences of 1 to 8,192 tokens, 32
 // query heads on 8 KV heads.
 //   bench_gpu_plan [--runs=N] [--csv=FILE] [--commit=ID] [--benchmark_filter=...]
-#include "../host/table.hpp"
 #include "batch.cuh"
 #include "layers.cuh"
 #include "options.hpp"
+#include "program.cuh"
 
 #include <kvilt/format/floating.hpp>
 
 #include <benchmark/benchmark.h>
 
-#include <cstdio>
-#include <exception>
 #include <random>
 #include <string>
 #include <vector>
@@ -53,24 +51,17 @@ void add_rows(const char* layout, int runs) {
         ->UseManualTime();
 }
 
-void run(int argc, char** argv) {
+int run(int argc, char** argv) {
   using namespace kvilt;
   const bench::options o = bench::read_options(argc, argv);
   add_rows<policy<paged<16>, bf16<128>>>("paged16", o.runs);
   add_rows<ring<bf16<128>, bf16<128>, 4096, 4>>("ring4096+4", o.runs);
-  table out({{"layout", 10}, {"sequences", 9}, {"us", 7, "%.2f"}}, o.csv,
-            date() + ',' + bench::device_name() + ',' + o.commit, "gpu");
-  benchmark::RunSpecifiedBenchmarks(&out);
+  bench::run_into_table({{"layout", 10}, {"sequences", 9}, {"us", 7, "%.2f"}}, o);
+  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "bench_gpu_plan: %s\n", e.what());
-    return 2;
-  }
-  return 0;
+  return bench::guarded("bench_gpu_plan", run, argc, argv);
 }

@@ -3,14 +3,12 @@
 // second, and how much of the step is the cache's: planning, RoPE, append and attention; it is timed with and without.
 //   bench_gpu_step [--layers=32] [--batch=16] [--context=8192] [--quick] [--runs=N] [--csv=FILE] [--commit=ID]
 // --quick runs 4 layers.
-#include "../host/table.hpp"
 #include "options.hpp"
+#include "program.cuh"
 #include "step/model.cuh"
 
 #include <benchmark/benchmark.h>
 
-#include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -75,29 +73,23 @@ int run(int argc, char** argv) {
     benchmark::RegisterBenchmark(e.name.c_str(), [&measure, e](benchmark::State& state) { measure(state, e); })
         ->Iterations(1)
         ->UseManualTime();
-  table out({{"policy", 26},
-             {"layers", 6},
-             {"batch", 5},
-             {"context", 7},
-             {"check", 5},
-             {"cache_GB", 8, "%.2f"},
-             {"weights_GB", 10, "%.2f"},
-             {"ms", 7, "%.3f"},
-             {"tokens_s", 8, "%.0f"},
-             {"attention_ms", 12, "%.3f"},
-             {"of_step", 7, "%.1f"}},
-            o.csv, date() + ',' + bench::device_name() + ',' + o.commit, "gpu");
-  benchmark::RunSpecifiedBenchmarks(&out);
-  return measure.failures() ? 1 : 0;
+  bench::run_into_table({{"policy", 26},
+                         {"layers", 6},
+                         {"batch", 5},
+                         {"context", 7},
+                         {"check", 5},
+                         {"cache_GB", 8, "%.2f"},
+                         {"weights_GB", 10, "%.2f"},
+                         {"ms", 7, "%.3f"},
+                         {"tokens_s", 8, "%.0f"},
+                         {"attention_ms", 12, "%.3f"},
+                         {"of_step", 7, "%.1f"}},
+                        o);
+  return bench::result_of(measure.failures());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "bench_gpu_step: %s\n", e.what());
-    return 2;
-  }
+  return bench::guarded("bench_gpu_step", run, argc, argv);
 }
