@@ -51,6 +51,7 @@ kvilt::manager_counters serve(std::deque<job> waiting, std::vector<job>& done) {
   model m;
   std::vector<job> running;
   std::vector<kvilt::page_move> moves;
+  // README: from here
   while (!running.empty() || !waiting.empty()) {
     for (std::size_t i = 0; i < running.size();) {  // a token more for each, or who came last waits again
       if (manager.try_reserve(running[i].name, 1, moves)) {
@@ -70,21 +71,22 @@ kvilt::manager_counters serve(std::deque<job> waiting, std::vector<job>& done) {
       running.push_back(std::move(j));
       waiting.pop_front();
     }
-    m.copy_rows(moves);
+    m.copy_rows(moves);  // {group, from, to, rows}: who writes has a page of its own
     for (job& j : running) {
       const idx computed = manager.length(j.name);  // the rest of a prompt is left, or what was said last
-      const token_id said = m.next(manager.pages(j.name), j.text, computed);
+      const token_id said = m.next(manager.pages(j.name), j.text, computed);  // your model, over your memory
       manager.append(j.name, std::span(j.text).subspan(std::size_t(computed)));
       manager.store(j.name);  // others find it from now on
       j.text.push_back(said);
     }
     std::erase_if(running, [&](job& j) {
       if (j.text.size() < j.end) return false;
-      manager.close(j.name);
+      manager.close(j.name);  // which keeps it for others
       done.push_back(std::move(j));
       return true;
     });
   }
+  // README: to here
   return manager.counters();
 }
 

@@ -2,11 +2,9 @@
 //   bench_pages_manage [--trace=FILE] [--benchmark_filter=...]
 // The trace is JSONL as Mooncake's authors publish it: input_length, and hash_ids of 512 tokens each. Without it there is
 // no replay. On a machine with other work, `chrt -r 1 taskset -c 1` before it keeps a core.
-#include "trace.hpp"
+#include "workloads.hpp"
 
-#include <kvilt/pages/aged_lfu.hpp>
 #include <kvilt/pages/lru.hpp>
-#include <kvilt/pages/page_manager.hpp>
 
 #include <benchmark/benchmark.h>
 
@@ -15,27 +13,16 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace {
 
-using namespace kvilt;
-
-constexpr int page_tokens = 16, prompt_pages = 512;
+using namespace bench;
 
 void per_second(benchmark::State& state, const char* what, double count) {
   state.counters[what] = benchmark::Counter(count, benchmark::Counter::kIsRate);
-}
-
-std::vector<page_id> shuffled_pages(idx pages) {
-  std::vector<page_id> order(std::size_t(pages), 0);
-  std::iota(order.begin(), order.end(), 0);
-  bench::dice random(7);
-  for (std::size_t i = order.size(); i-- > 1;) std::swap(order[i], order[random.below(i + 1)]);
-  return order;
 }
 
 // All pages of a pool are taken, and given back in an order at random: the next time they come in that order.
@@ -68,114 +55,30 @@ void pool_random_baseline(benchmark::State& state) {
   per_second(state, "page_ops", 2.0 * double(order.size()) * double(state.iterations()));
 }
 
-// 1,000 sequences, a token each in a step; prompts of 16 to 2,048 tokens, outputs of 1 to 512, every twentieth a fork.
-class churn {
- public:
-  churn() : manager_({page_tokens, 1001, {{320'000}}}), text_(2048, 1), open_(1000), left_(1000) {
-    for (std::size_t i = 0; i < open_.size(); ++i) start(i);
-    before_ = operations();
-  }
-  void step() {
-    for (std::size_t i = 0; i < open_.size(); ++i) {
-      if (left_[i]-- > 0) continue;
-      taken_back_ += idx(manager_.pages(open_[i]).size());
-      manager_.discard(open_[i]);
-      start(i);
-    }
-    for (const sequence s : open_) manager_.reserve(s, 1, moves_);
-    manager_.append(open_, std::span(text_).first(open_.size()));
-    moves_.clear();
-  }
-  double page_operations() const { return double(operations() - before_); }
-
- private:
-  void start(std::size_t i) {
-    left_[i] = 1 + int(random_.below(512));
-    const std::size_t other = random_.below(open_.size());
-    if (random_.below(20) == 0 && other != i && open_[other].slot >= 0) {
-      open_[i] = manager_.fork(open_[other]);
-      return;
-    }
-    const idx tokens = 16 + idx(random_.below(2033));
-    open_[i] = manager_.open({}, moves_).name;
-    manager_.reserve(open_[i], tokens, moves_);
-    manager_.append(open_[i], std::span(text_).first(std::size_t(tokens)));
-  }
-  // Pages that came into tables and left them.
-  idx operations() const { return 2 * taken_back_ + manager_.counters().groups[0].held_pages; }
-
-  page_manager<> manager_;
-  std::vector<token_id> text_;
-  std::vector<sequence> open_;
-  std::vector<int> left_;  // steps
-  std::vector<page_move> moves_;
-  bench::dice random_{21};
-  idx taken_back_ = 0, before_ = 0;
-};
-
 void churn_1000(benchmark::State& state) {
   churn c;
   for (auto _ : state) c.step();
-  per_second(state, "page_ops", c.page_operations());
+  per_second(state, "page_ops", double(c.page_operations()));
   per_second(state, "sequence_steps", 1000.0 * double(state.iterations()));
 }
-// Sequences that only grow, to 256 pages each or until there are none left.
 void decode_append(benchmark::State& state) {
-  const int sequences = int(state.range(0));
-  const idx pages_each = std::min<idx>(256, 4'000'000 / sequences);
-  page_manager<> manager({page_tokens, sequences, {{std::max<idx>(320'000, sequences * pages_each)}}});
-  std::vector<page_move> moves;
-  std::vector<sequence> open;
-  const std::vector<token_id> text(std::size_t(sequences), 7);
-  const auto begin = [&] {
-    for (const sequence s : open) manager.discard(s);
-    open.clear();
-    for (int i = 0; i < sequences; ++i) open.push_back(manager.open({}, moves).name);
-  };
-  begin();
-  idx steps = 0;
-  for (auto _ : state) {
-    if (++steps % (pages_each * page_tokens) == 0) begin();
-    for (const sequence s : open) manager.reserve(s, 1, moves);
-    manager.append(open, text);
-  }
-  per_second(state, "sequence_steps", double(sequences) * double(state.iterations()));
-}
-
-// A prompt of 512 pages.
-std::vector<token_id> prompt(idx number) {
-  std::vector<token_id> t(std::size_t(prompt_pages * page_tokens));
-  for (std::size_t i = 0; i < t.size(); ++i) t[i] = bench::token_of(std::uint64_t(number) << 20 | i);
-  return t;
+  growth g(int(state.range(0)));
+  for (auto _ : state) g.step();
+  per_second(state, "sequence_steps", double(state.range(0)) * double(state.iterations()));
 }
 
 // Prompts that are all cached, asked for at random.
 void lookup_full_hit(benchmark::State& state) {
-  const idx prompts = state.range(0) / prompt_pages;
-  page_cache<> cache(prompts * prompt_pages, page_tokens);
-  const prefix_end root = cache.open_root({});
-  std::vector<page_id> pages(prompt_pages);
-  for (idx n = 0; n < prompts; ++n) {
-    const std::vector<token_id> text = prompt(n);
-    cache.take(pages);
-    for (std::size_t i = 0; i < pages.size(); ++i)
-      std::copy_n(&text[i * page_tokens], page_tokens, cache.tokens(pages[i]));
-    prefix_end end = root;
-    cache.store(end, pages);
-    cache.give(pages);
-  }
-  bench::dice random(1);
+  cached_prompts cached(state.range(0) / prompt_pages);
+  dice random(1);
   std::vector<std::vector<token_id>> texts(64);
   idx found = 0;
   for (auto _ : state) {
     // NOTE: other prompts all the time, or what is asked for is in the processor's caches.
     state.PauseTiming();
-    for (auto& text : texts) text = prompt(idx(random.below(std::uint64_t(prompts))));
+    for (auto& text : texts) text = cached.one_of(random);
     state.ResumeTiming();
-    for (const auto& text : texts) {
-      pages.clear();
-      found += cache.find(root, text, pages).pages;
-    }
+    for (const auto& text : texts) found += cached.find(text);
   }
   const double blocks = double(texts.size()) * prompt_pages * double(state.iterations());
   if (double(found) != blocks) state.SkipWithError("not all pages are found");
@@ -189,7 +92,7 @@ void lookup_random(benchmark::State& state) {
   page_cache<> cache(prompts * each, page_tokens);
   const prefix_end root = cache.open_root({});
   const auto write = [&](std::uint64_t number, token_id* text) {
-    for (std::uint64_t i = 0; i < length; ++i) text[i] = bench::token_of(number << 20 | i);
+    for (std::uint64_t i = 0; i < length; ++i) text[i] = token_of(number << 20 | i);
   };
   std::vector<token_id> texts(std::size_t(4096 / each) * length);
   const std::vector<page_id> scattered = shuffled_pages(prompts * each);
@@ -204,7 +107,7 @@ void lookup_random(benchmark::State& state) {
     cache.store(end, pages);
     cache.give(pages);
   }
-  bench::dice random(1);
+  dice random(1);
   idx found = 0;
   for (auto _ : state) {
     state.PauseTiming();
@@ -227,29 +130,6 @@ void request_fixed_cost(benchmark::State& state) {
   const token_id text[2] = {1, 2};
   for (auto _ : state) manager.discard(manager.open(text, moves, {salt}).name);
 }
-
-// A pool that prompts have filled, each of which nobody asks for again.
-template <class Eviction>
-class full_manager {
- public:
-  full_manager() : manager_({page_tokens, 1, {{320'000}}}) { fill(); }
-  page_manager<Eviction>& manager() { return manager_; }
-  std::vector<token_id> next_prompt() { return prompt(number_++); }
-  void fill() {
-    while (manager_.counters().groups[0].pages.free > 0) pass(next_prompt());
-  }
-  void pass(const std::vector<token_id>& text) {
-    const opened_sequence o = manager_.open(text, moves_);
-    manager_.reserve(o.name, idx(text.size()) - o.tokens, moves_);
-    manager_.append(o.name, std::span(text).subspan(std::size_t(o.tokens)));
-    manager_.close(o.name);
-  }
-
- private:
-  page_manager<Eviction> manager_;
-  std::vector<page_move> moves_;
-  idx number_ = 0;
-};
 
 // Prompts of which nothing is cached: asked for, allocated by eviction, stored, given back.
 template <class Eviction>
@@ -298,7 +178,7 @@ void replay(benchmark::State& state, const bench::trace& trace) {
     std::vector<token_id> text;
     double seconds = 0;
     for (const bench::request& r : trace.requests) {
-      bench::write_prompt(r, text);
+      write_prompt(r, text);
       moves.clear();
       seconds -= thread_seconds();
       const opened_sequence o = manager.open(text, moves);
@@ -323,7 +203,7 @@ void replay_baseline(benchmark::State& state, const bench::trace& trace) {
     std::size_t at = 0;
     double seconds = 0;
     for (const bench::request& r : trace.requests) {
-      bench::write_prompt(r, text);
+      write_prompt(r, text);
       seconds -= thread_seconds();
       std::uint64_t name = 0;
       for (std::size_t i = 0; i + page_tokens <= text.size(); i += page_tokens, at = (at + page_tokens) % stored) {

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <set>
 #include <stdexcept>
-#include <string>
+#include <utility>
 #include <vector>
 
 // An engine that does at random what engines do, and knows of every row what must be in it. What it finds it throws.
@@ -18,7 +16,7 @@ using namespace kvilt;
 struct fault : std::logic_error {
   using std::logic_error::logic_error;
 };
-inline void hold(bool true_, const std::string& what) {
+inline void hold(bool true_, const char* what) {
   if (!true_) throw fault(what);
 }
 
@@ -37,13 +35,48 @@ struct text {
   idx room = 0;
   int priority = 0;
 
-  std::vector<content> rows() const {
+  void cut(idx tokens) {
+    prompt.resize(std::size_t(tokens));
+    if (rows_.size() > prompt.size()) rows_.resize(prompt.size());
+  }
+  // What is in the rows of all its tokens. NOTE: kept, for it is looked at after every operation.
+  const std::vector<content>& rows() const {
     content c = 1;
     for (const std::uint64_t k : keys) c = next_content(c, k + 1000);
-    std::vector<content> all;
-    for (const token_id t : prompt) all.push_back(c = next_content(c, std::uint64_t(t)));
-    return all;
+    if (!rows_.empty()) c = rows_.back();
+    for (std::size_t i = rows_.size(); i < prompt.size(); ++i)
+      rows_.push_back(c = next_content(c, std::uint64_t(prompt[i])));
+    return rows_;
   }
+
+ private:
+  mutable std::vector<content> rows_;
+};
+
+// A number for each page of a pool, and which pages have one.
+class page_numbers {
+ public:
+  explicit page_numbers(idx pages) : numbers_(std::size_t(pages), -1) {}
+  idx& operator[](page_id p) {
+    if (numbers_[std::size_t(p)] < 0) {
+      numbers_[std::size_t(p)] = 0;
+      pages_.push_back(p);
+    }
+    return numbers_[std::size_t(p)];
+  }
+  void forget(page_id p) { numbers_[std::size_t(p)] = -1; }
+  idx count() const { return idx(pages_.size()); }
+  // Calls visit(page, number) for each, and forgets all.
+  template <class Visit>
+  void empty(Visit visit) {
+    for (const page_id p : pages_)
+      if (const idx n = std::exchange(numbers_[std::size_t(p)], -1); n >= 0) visit(p, n);
+    pages_.clear();
+  }
+
+ private:
+  std::vector<idx> numbers_;
+  std::vector<page_id> pages_;
 };
 
 // The memory of one group.
@@ -86,7 +119,9 @@ class memory {
 template <class Manager, class Choose>
 class engine {
  public:
-  engine(manager_shape shape, Choose& choose) : choose_(choose), memories_(make(shape)), manager_(with_hooks(shape)) {}
+  engine(manager_shape shape, Choose& choose) : choose_(choose), memories_(make(shape)), manager_(with_hooks(shape)) {
+    for (const page_group& g : shape.groups) numbers_.emplace_back(g.pages);
+  }
 
   void run(int operations) {
     for (int i = 0; i < operations && !used_up(choose_); ++i) {
@@ -181,7 +216,7 @@ class engine {
     r.t.room = larger(r.t.room, r.t.length + tokens);
     const idx accepted = choose_.below(4) ? tokens : choose_.below(int(tokens) + 1);
     while (idx(r.t.prompt.size()) < r.t.length + accepted) r.t.prompt.push_back(choose_.below(2));
-    const std::vector<content> rows = r.t.rows();
+    const std::vector<content>& rows = r.t.rows();
     for (std::size_t g = 0; g < memories_.size(); ++g)
       for (idx i = r.t.length; i < r.t.length + accepted; ++i)
         memories_[g].write(manager_.pages(r.name, int(g))[std::size_t(i / page_tokens())], i % page_tokens(),
@@ -208,7 +243,7 @@ class engine {
       try {
         manager_.truncate(r.name, length);
         r.t.length = length;
-        r.t.prompt.resize(std::size_t(length));
+        r.t.cut(length);
       } catch (const invalid_argument&) {
         hold(memories_.size() > 1, "a sequence without windows is not truncated");
       }
@@ -221,7 +256,7 @@ class engine {
     open_.push_back(child);
   }
   void finish(std::size_t which, int how) {
-    const sequence s = open_[which].name;
+    const sequence s = gone_ = open_[which].name;
     launch();
     given_back([&] {
       if (how == 0)
@@ -256,22 +291,22 @@ class engine {
   // Pages that are in tables before and not after are still read by what was launched.
   template <class Verb>
   void given_back(Verb verb) {
-    std::vector<std::map<page_id, idx>> before(memories_.size());
+    const bool read = work_ > done_;
     for (const running& r : open_)
-      for (std::size_t g = 0; g < memories_.size(); ++g) {
+      for (std::size_t g = 0; read && g < memories_.size(); ++g) {
         const auto pages = manager_.pages(r.name, int(g));
         for (idx i = 0; i < idx(pages.size()); ++i)
           if (pages[std::size_t(i)] >= 0) {
-            idx& rows = before[g][pages[std::size_t(i)]];
+            idx& rows = numbers_[g][pages[std::size_t(i)]];
             rows = larger(rows, smaller(larger(r.t.length - i * page_tokens(), 0), page_tokens()));
           }
       }
     verb();
-    for (std::size_t g = 0; g < memories_.size(); ++g) {
+    for (std::size_t g = 0; read && g < memories_.size(); ++g) {
       for (const running& r : open_)
-        for (const page_id p : manager_.pages(r.name, int(g))) before[g].erase(p);
-      if (work_ > done_)
-        for (const auto& [p, rows] : before[g]) memories_[g].reads(p, rows, work_);
+        for (const page_id p : manager_.pages(r.name, int(g)))
+          if (p >= 0) numbers_[g].forget(p);
+      numbers_[g].empty([&](page_id p, idx rows) { memories_[g].reads(p, rows, work_); });
     }
   }
 
@@ -295,8 +330,24 @@ class engine {
     }
     throw fault("a wrong call is not refused");
   }
+  // Every verb refuses a sequence that was open before, though its slot may be another's now.
+  void refuse_what_is_gone() {
+    if (gone_.generation == 0) return;
+    refused<invalid_argument>([&] { manager_.close(gone_); });
+    refused<invalid_argument>([&] { manager_.discard(gone_); });
+    refused<invalid_argument>([&] { manager_.preempt(gone_, [](int, std::span<const page_id>) {}); });
+    refused<invalid_argument>([&] { manager_.fork(gone_); });
+    refused<invalid_argument>([&] { manager_.store(gone_); });
+    refused<invalid_argument>([&] { manager_.truncate(gone_, 0); });
+    refused<invalid_argument>([&] { manager_.reserve(gone_, 1, moves_); });
+    refused<invalid_argument>([&] { manager_.append(gone_, 1); });
+    refused<invalid_argument>([&] { manager_.append(std::array{gone_}, std::array<token_id, 1>{1}); });
+    refused<invalid_argument>([&] { (void)manager_.length(gone_); });
+    refused<invalid_argument>([&] { (void)manager_.pages(gone_); });
+  }
   void misuse() {
     refused<invalid_argument>([&] { manager_.close({choose_.below(8) - 1, 1u << 30}); });
+    refuse_what_is_gone();
     if (open_.empty()) return refused<invalid_argument>([&] { manager_.last_opened(); });
     const running& r = open_[std::size_t(choose_.below(int(open_.size())))];
     refused<invalid_argument>([&] { manager_.reserve(r.name, -1, moves_); });
@@ -315,7 +366,7 @@ class engine {
       hold(manager_.length(r.name) == r.t.length, "another length");
       tokens += r.t.length;
       empty += idx(manager_.pages(r.name).size()) * page_tokens() - r.t.length;
-      const std::vector<content> rows = r.t.rows();
+      const std::vector<content>& rows = r.t.rows();
       for (std::size_t g = 0; g < memories_.size(); ++g) check_rows(r, int(g), rows);
     }
     hold(c.tokens == tokens && c.open_sequences == idx(open_.size()), "tokens are lost");
@@ -326,11 +377,13 @@ class engine {
     memory& m = memories_[std::size_t(g)];
     const auto pages = manager_.pages(r.name, g);
     const idx window = m.group.window;
-    for (idx i = 0; i < r.t.length; ++i) {
-      if (window > 0 && i >= m.group.sinks && i + window <= r.t.length) continue;
-      const page_id p = pages[std::size_t(i / page_tokens())];
-      hold(p >= 0, "a page that is seen is given back");
-      hold(m.at(p, i % page_tokens()) == rows[std::size_t(i)], "a row holds another token");
+    for (idx place = 0, i = 0; i < r.t.length; ++place) {
+      const page_id p = pages[std::size_t(place)];
+      for (const idx end = smaller(i + page_tokens(), r.t.length), first = i; i < end; ++i) {
+        if (window > 0 && i >= m.group.sinks && i + window <= r.t.length) continue;
+        hold(p >= 0, "a page that is seen is given back");
+        hold(m.at(p, i - first) == rows[std::size_t(i)], "a row holds another token");
+      }
     }
     // And no page is kept that none will see.
     const idx sink_pages = ceil_div(m.group.sinks, page_tokens());
@@ -338,14 +391,16 @@ class engine {
       hold(pages[std::size_t(i)] == -1, "a page is kept that no window shows");
   }
   void check_group(const group_counters& c, int g, idx empty) {
-    std::set<page_id> used;
+    page_numbers& holders = numbers_[std::size_t(g)];
     idx held = 0;
     for (const running& r : open_)
       for (const page_id p : manager_.pages(r.name, g))
-        if (p >= 0) used.insert(p), ++held;
+        if (p >= 0) ++holders[p], ++held;
+    const idx used = holders.count();
+    holders.empty([](page_id, idx) {});
     const page_counts& n = c.pages;
     hold(n.free + n.used + n.cached + n.pending == n.total, "pages are lost");
-    hold(n.used == idx(used.size()) && c.held_pages == held && c.empty_rows == empty, "pages are counted wrongly");
+    hold(n.used == used && c.held_pages == held && c.empty_rows == empty, "pages are counted wrongly");
     hold(manager_.free_pages(g) == n.free + n.cached, "other pages can be taken than are free or cached");
     trace_.push_back(n.cached);
   }
@@ -356,8 +411,10 @@ class engine {
  private:
   Choose& choose_;
   std::vector<memory> memories_;
+  std::vector<page_numbers> numbers_;  // of each group's pages, for who needs some for a moment
   Manager manager_;
   std::vector<running> open_;
+  sequence gone_;  // that was ended last
   std::vector<text> past_;
   std::vector<page_move> moves_;
   completion work_ = 0, done_ = 0;

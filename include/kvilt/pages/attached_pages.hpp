@@ -5,7 +5,6 @@
 
 #include <span>
 #include <utility>
-#include <vector>
 
 namespace kvilt::inline KVILT_ABI::detail {
 
@@ -84,8 +83,8 @@ class attached_pages {
 
   group_span span_;
   page_pool pool_;
-  std::vector<page_id> attached_;  // [pages of the group that names]
-  std::vector<page_id> namesake_;  // [pages]
+  page_array<page_id> attached_;  // [pages of the group that names]
+  page_array<page_id> namesake_;  // [pages]
   id_lists order_;
 };
 

@@ -2,9 +2,9 @@
 
 #include <kvilt/core/error.hpp>
 #include <kvilt/core/types.hpp>
+#include <kvilt/pages/page_array.hpp>
 
 #include <cstdint>
-#include <vector>
 
 namespace kvilt::inline KVILT_ABI::detail {
 
@@ -47,7 +47,7 @@ class id_lists {
   std::uint32_t head(int list) const { return heads_ + std::uint32_t(list); }
   page_id id(std::uint32_t l) const { return l < heads_ ? page_id(l) : -1; }
 
-  std::vector<link> links_;  // [ids], then [lists]
+  page_array<link> links_;  // [ids], then [lists]
   std::uint32_t heads_;
 };
 

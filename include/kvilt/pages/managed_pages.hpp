@@ -4,6 +4,7 @@
 #include <kvilt/pages/manager_counters.hpp>
 #include <kvilt/pages/manager_shape.hpp>
 #include <kvilt/pages/page_cache.hpp>
+#include <kvilt/pages/pinned_prefix.hpp>
 #include <kvilt/pages/sequence_pages.hpp>
 #include <kvilt/pages/sequence_slots.hpp>
 
@@ -16,7 +17,7 @@ namespace kvilt::inline KVILT_ABI::detail {
 
 /// What a `page_manager` knows, and what its verbs have in common. Sequences are named by their slots; that they are open
 /// is seen to before.
-template <eviction_policy Eviction, prefix_hash Hash>
+template <eviction_policy Eviction, prefix_hash Hash, class Threads>
 class managed_pages {
  protected:
   managed_pages(const manager_shape& shape, Eviction eviction, Hash hash, prefix_hook on_prefix)
@@ -36,11 +37,12 @@ class managed_pages {
     expects(group > 0 && group < groups(), "group ", group, "; there are 0 to ", groups() - 1);
     return others_[std::size_t(group - 1)];
   }
-  sequence new_sequence(int priority) {
-    const sequence s = sequences_.open(priority, [&] {
-      tables_.emplace_back();
-      for (auto& o : others_) o.add_slot();
-    });
+  void add_slot() {
+    tables_.emplace_back();
+    for (auto& o : others_) o.add_slot();
+  }
+  sequence new_sequence(int priority, bool asked = true) {
+    const sequence s = sequences_.open(asked ? priority : sequences_.nobodys, [&] { add_slot(); });
     tables_[std::size_t(s.slot)].pages.clear();
     tables_[std::size_t(s.slot)].priority = priority;
     return s;
@@ -56,11 +58,11 @@ class managed_pages {
   }
 
   // A page that begins with rows of another one, where there is one to take in every group. Returns how many rows.
-  int copy_tail(int slot, const prefix_tail& tail, std::vector<page_move>& moves) {
+  int copy_tail(int slot, const prefix_tail& tail, std::vector<page_move>& moves, bool counts) {
     for (const auto& o : others_)
       if (o.pages().at(tail.page) < 0) return 0;
     // NOTE: held, so that it is not the page that is evicted for the copy.
-    cache_.hold({&tail.page, 1}, true);
+    cache_.hold({&tail.page, 1}, counts);
     for (auto& o : others_) o.hold(o.pages().at(tail.page));
     const table& q = tables_[std::size_t(slot)];
     const idx place = idx(q.pages.size());
@@ -113,17 +115,81 @@ class managed_pages {
     for (int g = 1; g < groups(); ++g) others_[std::size_t(g - 1)].own(slot, place, rows, g, work_, moves);
     counts_.moves += idx(moves.size() - before);
   }
+  // A sequence that has what was found of its prompt; its table has the pages that were found.
+  KVILT_ALWAYS_INLINE opened_sequence begin(sequence s, prefix_hit& hit, idx asked, std::vector<page_move>& moves,
+                                            bool counts) {
+    table& q = tables_[std::size_t(s.slot)];
+    const idx lost = cut_to_all_groups(hit, q.pages);
+    q.end = hit.end;
+    q.stored = hit.pages;
+    cache_.hold(q.pages, counts);
+    held_pages_ += hit.pages;
+    for (auto& o : others_) o.hold_prefix(s.slot, q.pages);
+    const int copied = hit.tail.rows > 0 ? copy_tail(s.slot, hit.tail, moves, counts) : 0;
+    const idx length = hit.pages * page_tokens_ + copied;
+    sequences_[s.slot] = filling(length, idx(q.pages.size()) * page_tokens_);
+    pass(s.slot);
+    counts_.tokens += length;
+    ++counts_.opened;
+    if (counts) cache_.count(hit, asked, copied, lost);
+    return {s, length};
+  }
+  // The same for one that no sequence has.
+  pinned_prefix pin_found(prefix_hit hit, std::vector<page_id>&& named) {
+    pinned_prefix kept;
+    cut_to_all_groups(hit, named);
+    kept.pages_.resize(std::size_t(groups()));
+    kept.pages_[0] = std::move(named);
+    kept.end_ = hit.end;
+    kept.tokens_ = hit.pages * page_tokens_;
+    cache_.hold(kept.pages_[0], false);
+    for (int g = 1; g < groups(); ++g) others_[std::size_t(g - 1)].pin(kept.pages_[0], kept.pages_[std::size_t(g)]);
+    return kept;
+  }
+  void unpin_pages(pinned_prefix& kept, int priority) {
+    if (kept.pages_.empty()) return;
+    for (int g = 1; g < groups(); ++g) others_[std::size_t(g - 1)].unpin(kept.pages_[std::size_t(g)], work_);
+    cache_.give(kept.pages_[0], priority, work_);
+    cache_.close_root(kept.end_);
+    kept = {};
+  }
+
+  // Tokens that there is room for.
+  void write(sequence s, std::span<const token_id> tokens) {
+    filling& f = sequences_.find(s);
+    const idx added = idx(tokens.size());
+    expects(added <= f.room - f.length, "sequence ", s.slot, " of ", f.length, " tokens appends ", added,
+            "; room is reserved for ", f.room - f.length);
+    const std::vector<page_id>& pages = tables_[std::size_t(s.slot)].pages;
+    for (idx at = f.length, end = at + added; at < end;) {
+      const idx place = by_page_.quotient(at), row = at - place * page_tokens_,
+                n = smaller(page_tokens_ - row, end - at);
+      cache_.write_tokens(pages[std::size_t(place)], row, tokens.data() + (at - f.length), n);
+      at += n;
+    }
+    f = filling(f.length + added, f.room);
+  }
+  // A token of each.
+  void write_step(std::span<const sequence> each, std::span<const token_id> tokens) {
+    expects(each.size() == tokens.size(), each.size(), " sequences append ", tokens.size(), " tokens");
+    check_step(each);
+    constexpr std::size_t ahead = 16;  // NOTE: every token goes to another line, which the first level seldom has
+    for (std::size_t i = 0; i < each.size(); ++i) {
+      if (i + ahead < each.size()) cache_.prefetch_tokens(sequences_[each[i + ahead].slot].next);
+      filling& f = sequences_[each[i].slot];
+      cache_.tokens(0)[f.next] = tokens[i];
+      f.advance(1);
+    }
+  }
   // Each of a step's sequences is named once, and has room for a token. NOTE: nothing is written before all are seen.
   void check_step(std::span<const sequence> each) {
-    if (++step_ == 0) {
-      sequences_.each([](filling& f) { f.step = 0; });
-      step_ = 1;
-    }
-    for (const sequence s : each) {
+    for (std::size_t i = 0; i < each.size(); ++i) {
+      const sequence s = each[i];
       filling& f = sequences_.find(s);
       if (f.length == f.edge) turn_page(s.slot);
-      expects(f.step != step_, "sequence ", s.slot, " is named twice in a step");
-      f.step = step_;
+      // NOTE: a seat is of this step where the sequence sits in it; what an earlier step left there says nothing.
+      expects(f.seat >= i || each[f.seat].slot != s.slot, "sequence ", s.slot, " is named twice in a step");
+      f.seat = std::uint32_t(i);
     }
   }
   void turn_page(int slot) {
@@ -138,11 +204,14 @@ class managed_pages {
   void extend(int slot, idx fresh) {
     if (fresh == 0) return;
     std::vector<page_id>& pages = tables_[std::size_t(slot)].pages;
-    pages.resize(pages.size() + std::size_t(fresh));
-    cache_.take(std::span(pages).last(std::size_t(fresh)));
     held_pages_ += fresh;
-    if (fresh == 1)
+    if (fresh == 1) {
+      pages.push_back(cache_.take_free());
       cache_.prefetch_tokens(idx(pages.back()) * page_tokens_);  // of the next token, when the step is done
+    } else {
+      pages.resize(pages.size() + std::size_t(fresh));
+      cache_.take(std::span(pages).last(std::size_t(fresh)));
+    }
     for (auto& o : others_) o.extend(slot, fresh);
   }
   // NOTE: what loses its name here cannot be found in the other groups either.
@@ -152,13 +221,21 @@ class managed_pages {
     });
   }
 
+  // Pages before `full` that have no name yet.
+  std::span<page_id> unnamed(int slot, idx full) {
+    table& q = tables_[std::size_t(slot)];
+    return std::span(q.pages).subspan(std::size_t(q.stored), std::size_t(full - q.stored));
+  }
   // Names the full pages before `full`. Returns how many entries of page tables are other ones now.
   idx store(int slot, idx full) {
     table& q = tables_[std::size_t(slot)];
+    if (full <= q.stored) return 0;
+    return attach(slot, full, cache_.store(q.end, unnamed(slot, full), work_));
+  }
+  // Of these as many have names now as are there before `full`; `replaced` are other ones.
+  idx attach(int slot, idx full, idx replaced) {
+    table& q = tables_[std::size_t(slot)];
     const idx first = q.stored;
-    if (full <= first) return 0;
-    idx replaced =
-        cache_.store(q.end, std::span(q.pages).subspan(std::size_t(first), std::size_t(full - first)), work_);
     for (auto& o : others_)
       for (idx i = first; i < full; ++i) replaced += o.attach(slot, i, q.pages[std::size_t(i)], work_);
     q.stored = full;
@@ -167,13 +244,21 @@ class managed_pages {
   }
   // What no query from here on sees is given back. NOTE: with a name, for prompts that go on from further left.
   void pass(int slot) {
-    const idx length = sequences_[slot].length;
-    idx left = 0;
-    for (const auto& o : others_) left = larger(left, o.leaves(slot, length));
+    const idx left = left_behind(slot);
     if (left == 0) [[likely]]
       return;
     store(slot, left);
-    for (auto& o : others_) o.pass(slot, length, work_);
+    leave_behind(slot);
+  }
+  // So many pages, the sinks among them, where there is one to give back; or 0.
+  idx left_behind(int slot) const {
+    const idx length = sequences_[slot].length;
+    idx left = 0;
+    for (const auto& o : others_) left = larger(left, o.leaves(slot, length));
+    return left;
+  }
+  void leave_behind(int slot) {
+    for (auto& o : others_) o.pass(slot, sequences_[slot].length, work_);
   }
 
   // What follows on the last full page, for a text that goes on like it; others may still be writing into it.
@@ -198,11 +283,10 @@ class managed_pages {
   int page_tokens_;
   fast_divisor by_page_;
   page_cache<Eviction, Hash> cache_;
-  std::vector<detail::attached_group> others_;
-  detail::sequence_slots<filling> sequences_;
+  std::vector<attached_group> others_;
+  sequence_slots<filling, Threads> sequences_;
   std::vector<table> tables_;  // of each slot
   completion work_ = 0;        // launched
-  std::uint32_t step_ = 0;     // the number of the last one
   idx held_pages_ = 0;         // in all tables
   manager_counters counts_;    // NOTE: `tokens` but for those that were appended
 };

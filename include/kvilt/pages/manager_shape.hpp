@@ -28,7 +28,9 @@ struct manager_shape {
 struct prompt_options {
   std::span<const std::uint64_t> keys = {};  // tenant, adapter, digests of images: who differs in one shares nothing
   int priority = 0;                          // 0 to 7, for policies that heed it
-  idx computed = 1;  // last tokens that are not taken from the cache: a model runs on one or more
+  idx computed = 1;   // last tokens that are not taken from the cache: a model runs on one or more
+  bool asked = true;  // counts in the statistics and as a hit, and may be preempted, see `last_opened`: false for who
+                      // opens it ahead of the one that asks
 };
 
 /// A sequence that was opened, and how many tokens of its prompt it has already.

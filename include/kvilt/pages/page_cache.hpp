@@ -27,6 +27,8 @@ struct prefix_hit {
 /// prefix, by whoever holds it, and given back with them: so every cached page can be taken.
 template <eviction_policy Eviction = aged_lfu, prefix_hash Hash = token_hash>
 class page_cache {
+  using index_type = prefix_index<Hash>;
+
  public:
   page_cache(idx pages, int page_tokens, Eviction eviction, Hash hash = Hash(), page_hook on_page = {},
              prefix_hook on_prefix = {})
@@ -41,7 +43,7 @@ class page_cache {
 
   int page_tokens() const { return index_.page_tokens(); }
   const page_pool& pool() const { return pool_; }
-  const prefix_index<Hash>& index() const { return index_; }
+  const index_type& index() const { return index_; }
   Eviction& eviction() { return eviction_; }
   /// Pages that can be taken.
   idx available() const { return pool_.free() + pool_.cached(); }
@@ -99,6 +101,9 @@ class page_cache {
     take(pages, [](page_id) {});
   }
 
+  /// One page that is free already, after `make_room`.
+  page_id take_free() { return pool_.take(); }
+
   /// Evicts until `pages` are free. Returns whether they are; false without an eviction where they are not available.
   template <class Lost>
   bool make_room(idx pages, Lost&& lost) {
@@ -127,6 +132,9 @@ class page_cache {
 
   /// A page's tokens, to be written while it has no name.
   token_id* tokens(page_id p) { return index_.tokens(p); }
+  const token_id* tokens(page_id p) const { return index_.tokens(p); }
+  /// The extra keys of a prefix.
+  std::span<const std::uint64_t> keys(const prefix_end& end) const { return index_.keys(end.root); }
   void write_tokens(page_id p, idx row, const token_id* from, idx count) {
     constexpr std::size_t usual = 16;
     if (count == idx(usual))
@@ -141,13 +149,25 @@ class page_cache {
   /// Names full pages that follow on `end`, which goes on over them; the caller alone holds them. Where another page is
   /// named so already, it is held and put in the place of the caller's, which is given back. Returns how many.
   idx store(prefix_end& end, std::span<page_id> pages, completion after = 0) {
+    typename index_type::batch_names names;
+    idx replaced = 0;
+    for (std::size_t first = 0; first < pages.size(); first += index_type::batch) {
+      const auto some = pages.subspan(first, std::size_t(smaller(index_type::batch, idx(pages.size() - first))));
+      index_.name(end, some, names);
+      replaced += store(end, some, names, after);
+    }
+    return replaced;
+  }
+  /// The same for as many pages as are named at once (`prefix_index::name`).
+  idx store(prefix_end& end, std::span<page_id> pages, const typename index_type::batch_names& names,
+            completion after) {
     idx replaced = 0;
     std::size_t at = 0;
     index_.insert(
-        end, pages,
+        end, pages, names,
         [&](page_id p, const prefix_end& before) {
           enter(p, before, returns(index_.name(p)));
-          if (hook_.call) tell(prefix_event::kind::stored, p, before.name);
+          if (hook_.call) tell(prefix_event::kind::stored, p, before.page, before.name);
           ++at;
         },
         [&](page_id there, page_id p) {
@@ -247,7 +267,7 @@ class page_cache {
       lately_evicted_[ghost_of(index_.name(p))] = print_of(index_.name(p));
       if (hook_.call) {
         const std::uint64_t name = before >= 0 ? index_.name(before) : index_.root_name(index_.root(p));
-        tell(prefix_event::kind::removed, p, name);
+        tell(prefix_event::kind::removed, p, before, name);
       }
     }
     lost(p);
@@ -260,13 +280,14 @@ class page_cache {
     }
     return true;
   }
-  void tell(prefix_event::kind what, page_id p, std::uint64_t before) const {
+  void tell(prefix_event::kind what, page_id p, page_id page_before, std::uint64_t name_before) const {
     hook_.call(hook_.self, {what,
                             p,
                             index_.name(p),
-                            before,
+                            name_before,
                             {index_.tokens(p), std::size_t(page_tokens())},
-                            index_.keys(root_of_[std::size_t(p)])});
+                            index_.keys(root_of_[std::size_t(p)]),
+                            page_before});
   }
 
   // Names that were evicted: 16 bits of each, in a place that others may take. 0: none. NOTE: fewer bits would do harm:
@@ -283,11 +304,11 @@ class page_cache {
   }
 
   page_pool pool_;
-  prefix_index<Hash> index_;
+  index_type index_;
   Eviction eviction_;
-  std::vector<bool> waits_;                    // [pages]: cached, and out of the order until it is a leaf
-  std::vector<std::uint16_t> lately_evicted_;  // [pages / 2]
-  std::vector<int> root_of_;                   // [pages], where somebody hears of events
+  std::vector<bool> waits_;                           // [pages]: cached, and out of the order until it is a leaf
+  detail::page_array<std::uint16_t> lately_evicted_;  // [pages / 2]
+  std::vector<int> root_of_;                          // [pages], where somebody hears of events
   prefix_hook hook_;
   prefix_statistics statistics_;
 };

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <kvilt/pages/managed_pages.hpp>
-#include <kvilt/pages/pinned_prefix.hpp>
+#include <kvilt/pages/one_thread.hpp>
 
-#include <algorithm>
+#include <array>
 #include <span>
 #include <utility>
 #include <vector>
@@ -21,12 +21,11 @@ namespace kvilt::inline KVILT_ABI {
 /// Verbs that throw have changed nothing. Each takes as long as the pages that it hands out, takes back or finds, however
 /// many there are, over many verbs: who hands out pages also evicts as many, and passes over those of prefixes that were
 /// cut, once for each time that one was given back. `complete` takes as long as the pages that waited; tables grow as
-/// vectors do. One thread at a time. What was moved from refuses every sequence.
-template <eviction_policy Eviction = aged_lfu, prefix_hash Hash = token_hash>
-class page_manager : detail::managed_pages<Eviction, Hash> {
-  using base = detail::managed_pages<Eviction, Hash>;
-  using base::by_page_, base::cache_, base::counts_, base::held_pages_, base::others_, base::page_tokens_,
-      base::sequences_, base::tables_, base::work_;
+/// vectors do. One thread at a time; for several there is `concurrent_page_manager`. What was moved from refuses every
+/// sequence. `Threads` is what that class is made with.
+template <eviction_policy Eviction = aged_lfu, prefix_hash Hash = token_hash, class Threads = detail::one_thread>
+class page_manager : protected detail::managed_pages<Eviction, Hash, Threads> {
+  using base = detail::managed_pages<Eviction, Hash, Threads>;
   using filling = detail::filling;
   using table = detail::named_table;
 
@@ -63,8 +62,9 @@ class page_manager : detail::managed_pages<Eviction, Hash> {
     return missing;
   }
   bool can_admit(idx tokens) const { return free_sequences() > 0 && missing_pages(tokens) == 0; }
-  /// The sequence that was opened last among those of the lowest priority: the first to be preempted. Throws
-  /// `invalid_argument` when none is open.
+  /// The sequence that was opened last among those of the lowest priority: the first to be preempted. One that was opened
+  /// ahead of its prompt (`prompt_options::asked`), as a prefetch has it, is none. Throws `invalid_argument` when no other
+  /// is open.
   sequence last_opened() const { return sequences_.last_opened(); }
   manager_counters counters() const {
     manager_counters c = counts_;
@@ -86,6 +86,21 @@ class page_manager : detail::managed_pages<Eviction, Hash> {
     sequences_.find(s);
     return group == 0 ? std::span(tables_[std::size_t(s.slot)].pages) : other(group).table_of(s.slot);
   }
+  /// Its tokens, and the extra keys that it was opened under, which are there until it ends.
+  std::vector<token_id> text(sequence s) const {
+    const idx length = this->length(s);
+    std::vector<token_id> tokens;
+    tokens.reserve(std::size_t(length));
+    for (const page_id p : tables_[std::size_t(s.slot)].pages) {
+      const token_id* const first = cache_.tokens(p);
+      tokens.insert(tokens.end(), first, first + smaller(length - idx(tokens.size()), page_tokens_));
+    }
+    return tokens;
+  }
+  std::span<const std::uint64_t> keys(sequence s) const {
+    sequences_.find(s);
+    return cache_.keys(tables_[std::size_t(s.slot)].end);
+  }
 
   /// Opens a sequence with as much of `prompt` as is cached; appends moves. Throws `out_of_pages` when all sequences are
   /// open.
@@ -93,70 +108,41 @@ class page_manager : detail::managed_pages<Eviction, Hash> {
                        const prompt_options& options = {}) {
     detail::check(options);
     sequences_.check_free();
-    const sequence s = new_sequence(options.priority);
-    table& q = tables_[std::size_t(s.slot)];
-    const idx asked = larger(idx(prompt.size()) - options.computed, 0);
-    prefix_hit hit = cache_.find(cache_.open_root(options.keys), prompt.first(std::size_t(asked)), q.pages);
-    const idx lost = cut_to_all_groups(hit, q.pages);
-    q.end = hit.end;
-    q.stored = hit.pages;
-    cache_.hold(q.pages, true);
-    held_pages_ += hit.pages;
-    for (auto& o : others_) o.hold_prefix(s.slot, q.pages);
-    const int copied = hit.tail.rows > 0 ? copy_tail(s.slot, hit.tail, moves) : 0;
-    const idx length = hit.pages * page_tokens_ + copied;
-    sequences_[s.slot] = filling(length, idx(q.pages.size()) * page_tokens_);
-    pass(s.slot);
-    counts_.tokens += length;
-    ++counts_.opened;
-    cache_.count(hit, idx(prompt.size()), copied, lost);
-    return {s, length};
+    const sequence s = new_sequence(options.priority, options.asked);
+    const auto asked = prompt.first(std::size_t(larger(idx(prompt.size()) - options.computed, 0)));
+    prefix_hit hit = cache_.find(cache_.open_root(options.keys), asked, tables_[std::size_t(s.slot)].pages);
+    return begin(s, hit, idx(prompt.size()), moves, options.asked);
   }
   /// Makes room for `tokens` more, in pages of its own, and appends moves. Throws `out_of_pages`.
-  void reserve(sequence s, idx tokens, std::vector<page_move>& moves) {
-    detail::expects<out_of_pages>(try_reserve(s, tokens, moves), "sequence ", s.slot, " reserves ", tokens,
-                                  " tokens; there are pages for ", free_tokens());
+  KVILT_ALWAYS_INLINE void reserve(sequence s, idx tokens, std::vector<page_move>& moves) {
+    if (!try_reserve(s, tokens, moves)) [[unlikely]]
+      detail::expects<out_of_pages>(false, "sequence ", s.slot, " reserves ", tokens, " tokens; there are pages for ",
+                                    free_tokens());
   }
   /// The same, false instead of `out_of_pages`.
-  [[nodiscard]] bool try_reserve(sequence s, idx tokens, std::vector<page_move>& moves) {
-    const filling& f = sequences_.find(s);
-    detail::expects(tokens >= 0 && tokens <= longest - f.length, "sequence ", s.slot, " of ", f.length,
-                    " tokens reserves ", tokens);
-    return f.length + tokens <= f.room || grow(s.slot, tokens, moves);
+  [[nodiscard]] KVILT_ALWAYS_INLINE bool try_reserve(sequence s, idx tokens, std::vector<page_move>& moves) {
+    return has_room(s, tokens) || grow(s.slot, tokens, moves);
+  }
+  /// The same for each of a step's sequences, one after another. Returns how many have room now, from the first on: for the
+  /// next one there are no pages.
+  [[nodiscard]] idx try_reserve(std::span<const sequence> each, idx tokens, std::vector<page_move>& moves) {
+    return grow_each(
+        each, tokens, [] { return 0; }, [&](int slot) { return grow(slot, tokens, moves); });
   }
   /// Tokens whose rows are computed, or will be before any work that is launched afterwards. Room is reserved. Pages that
   /// a window leaves behind are stored before: as by `store`, page tables may have others' pages in their place then.
   void append(sequence s, std::span<const token_id> tokens) {
-    filling& f = sequences_.find(s);
-    const idx added = idx(tokens.size());
-    detail::expects(added <= f.room - f.length, "sequence ", s.slot, " of ", f.length, " tokens appends ", added,
-                    "; room is reserved for ", f.room - f.length);
-    const std::vector<page_id>& pages = tables_[std::size_t(s.slot)].pages;
-    for (idx at = f.length, end = at + added; at < end;) {
-      const idx place = by_page_.quotient(at), row = at - place * page_tokens_,
-                n = smaller(page_tokens_ - row, end - at);
-      cache_.write_tokens(pages[std::size_t(place)], row, tokens.data() + (at - f.length), n);
-      at += n;
-    }
-    f = filling(f.length + added, f.room);
-    counts_.appended += added;
+    write(s, tokens);
+    counts_.appended += idx(tokens.size());
     pass(s.slot);
   }
   void append(sequence s, token_id token) { append(s, {&token, 1}); }
   /// A token of each of these sequences, as a step of decoding has it. Throws `invalid_argument` where one is named twice
   /// or has no room.
   void append(std::span<const sequence> each, std::span<const token_id> tokens) {
-    detail::expects(each.size() == tokens.size(), each.size(), " sequences append ", tokens.size(), " tokens");
-    check_step(each);
-    const bool windows = !others_.empty();
-    constexpr std::size_t ahead = 16;  // NOTE: every token goes to another line, which the first level seldom has
-    for (std::size_t i = 0; i < each.size(); ++i) {
-      if (i + ahead < each.size()) cache_.prefetch_tokens(sequences_[each[i + ahead].slot].next);
-      filling& f = sequences_[each[i].slot];
-      cache_.tokens(0)[f.next] = tokens[i];
-      f.advance(1);
-      if (windows) pass(each[i].slot);
-    }
+    write_step(each, tokens);
+    if (!others_.empty())
+      for (const sequence s : each) pass(s.slot);
     counts_.appended += idx(each.size());
   }
 
@@ -220,11 +206,13 @@ class page_manager : detail::managed_pages<Eviction, Hash> {
 
   /// Ends a sequence; what it has is stored for others.
   void close(sequence s) {
-    store_and_end(s);
+    store(s);
+    end(s);
     ++counts_.closed;
   }
   /// Ends a sequence, in whatever state; what it has not stored is gone.
   void discard(sequence s) {
+    sequences_.find(s);
     finish(s);
     ++counts_.discarded;
   }
@@ -233,34 +221,24 @@ class page_manager : detail::managed_pages<Eviction, Hash> {
   template <class Save>
   void preempt(sequence s, Save&& save) {
     for (int g = 0; g < groups(); ++g) save(g, pages(s, g));
-    store_and_end(s);
+    store(s);
+    end(s);
     ++counts_.preempted;
   }
 
   /// Keeps the full pages of a prompt that are cached or in use, though no sequence has them: as many as `open` would find
   /// in all groups, which the result says. Until `unpin`.
   pinned_prefix pin(std::span<const token_id> prompt, std::span<const std::uint64_t> keys = {}) {
-    pinned_prefix kept;
-    if (cache_.pool().total() == 0) return kept;
-    kept.pages_.resize(std::size_t(groups()));
-    std::vector<page_id>& named = kept.pages_[0];
-    prefix_hit hit = cache_.find(cache_.open_root(keys), prompt, named);
-    cut_to_all_groups(hit, named);
-    kept.end_ = hit.end;
-    kept.tokens_ = hit.pages * page_tokens_;
-    cache_.hold(named, false);
-    for (int g = 1; g < groups(); ++g) others_[std::size_t(g - 1)].pin(named, kept.pages_[std::size_t(g)]);
-    return kept;
+    std::vector<page_id> pages;
+    if (cache_.pool().total() == 0) return {};
+    const prefix_hit hit = cache_.find(cache_.open_root(keys), prompt, pages);
+    return pin_found(hit, std::move(pages));
   }
   /// Gives a prefix back that this manager pinned; it stays cached, as one that a sequence of `priority` has closed. What
   /// was given back already is empty.
   void unpin(pinned_prefix& kept, int priority = 0) {
     detail::check({{}, priority});
-    if (kept.pages_.empty()) return;
-    for (int g = 1; g < groups(); ++g) others_[std::size_t(g - 1)].unpin(kept.pages_[std::size_t(g)], work_);
-    cache_.give(kept.pages_[0], priority, work_);
-    cache_.close_root(kept.end_);
-    kept = {};
+    unpin_pages(kept, priority);
   }
 
   /// Work up to `now` may touch the pages that are given back from here on. Throws `invalid_argument` for what is
@@ -277,15 +255,42 @@ class page_manager : detail::managed_pages<Eviction, Hash> {
     for (auto& o : others_) o.complete(done);
   }
 
- private:
-  using base::check_step, base::copy_tail, base::cut_to_all_groups, base::finish, base::grow, base::longest,
-      base::new_sequence, base::other, base::pass, base::shared, base::store_tail;
+ protected:
+  using base::begin, base::grow, base::new_sequence, base::pass, base::pin_found, base::unpin_pages, base::write,
+      base::write_step;
+  using base::cache_, base::counts_, base::held_pages_, base::others_, base::page_tokens_, base::sequences_,
+      base::tables_, base::work_;
 
-  void store_and_end(sequence s) {
-    store(s);
-    store_tail(s);
+  KVILT_ALWAYS_INLINE bool has_room(sequence s, idx tokens) const {
+    const filling& f = sequences_.find(s);
+    detail::expects(tokens >= 0 && tokens <= base::longest - f.length, "sequence ", s.slot, " of ", f.length,
+                    " tokens reserves ", tokens);
+    return f.length + tokens <= f.room;
+  }
+  // Calls `grown(slot)` for each that has no room, until it says no, in what `enter()` returns. NOTE: none is grown before
+  // all are seen.
+  template <class Enter, class Grown>
+  idx grow_each(std::span<const sequence> each, idx tokens, Enter&& enter, Grown&& grown) {
+    std::array<std::size_t, 128> without;
+    std::size_t n = 0;
+    for (std::size_t i = 0; i < each.size(); ++i)
+      if (!has_room(each[i], tokens) && n++ < without.size()) without[n - 1] = i;
+    if (n == 0) return idx(each.size());
+    [[maybe_unused]] const auto inside = enter();
+    for (std::size_t k = 0; k < n && k < without.size(); ++k)
+      if (!grown(each[without[k]].slot)) return idx(without[k]);
+    for (std::size_t i = n > without.size() ? without.back() + 1 : each.size(); i < each.size(); ++i)
+      if (!has_room(each[i], tokens) && !grown(each[i].slot)) return idx(i);
+    return idx(each.size());
+  }
+  // Ends a sequence whose full pages are stored.
+  void end(sequence s) {
+    base::store_tail(s);
     finish(s);
   }
+
+ private:
+  using base::finish, base::other;
 
   left_hook on_left_;
 };

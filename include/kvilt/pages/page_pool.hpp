@@ -4,11 +4,11 @@
 #include <kvilt/core/math.hpp>
 #include <kvilt/core/types.hpp>
 #include <kvilt/pages/moved_count.hpp>
+#include <kvilt/pages/page_array.hpp>
 
 #include <cstdint>
 #include <deque>
 #include <span>
-#include <vector>
 
 namespace kvilt::inline KVILT_ABI {
 
@@ -56,13 +56,12 @@ class page_pool {
   }
   /// Pages 0 to `pages` - 1, handed out from 0 up.
   explicit page_pool(idx pages, page_hook hook = {})
-      : words_(std::size_t(checked(pages)), word(page_state::free, false, 0)), hook_(hook) {
-    free_.reserve(std::size_t(pages));
-    for (idx p = pages; p-- > 0;) free_.push_back(page_id(p));
+      : words_(std::size_t(checked(pages)), word(page_state::free, false, 0)), stack_(std::size_t(pages)), hook_(hook) {
+    for (idx p = pages; p-- > 0;) push(page_id(p));
   }
 
   idx total() const { return idx(words_.size()); }
-  idx free() const { return idx(free_.size()); }
+  idx free() const { return free_; }
   idx used() const { return used_; }
   idx cached() const { return cached_; }
   idx pending() const { return pending_; }
@@ -79,20 +78,18 @@ class page_pool {
 
   /// A page that was free, with one holder. Throws `out_of_pages`.
   page_id take() {
-    page_id p = -1;
-    take({&p, 1});
+    detail::expects<out_of_pages>(free() > 0, "a page is asked for; 0 of ", total(), " are free");
+    const page_id p = hand_out();
+    used_ += 1;
+    most_used_ = larger(most_used_, used());
+    check_counts();
     return p;
   }
   /// The same for each of `pages`, or for none.
   void take(std::span<page_id> pages) {
     detail::expects<out_of_pages>(idx(pages.size()) <= free(), pages.size(), " pages are asked for; ", free(), " of ",
                                   total(), " are free");
-    for (page_id& p : pages) {
-      p = free_.back();
-      free_.pop_back();
-      words_[std::size_t(p)] = word(page_state::used, false, 1);
-      tell(p, page_event::taken);
-    }
+    for (page_id& p : pages) p = hand_out();
     used_ += idx(pages.size());
     most_used_ = larger(most_used_, used());
     check_counts();
@@ -119,6 +116,12 @@ class page_pool {
   /// the page's state.
   page_state give(page_id p, completion after = 0) {
     std::uint32_t& w = checked_word(p, "given back");
+    if (w == word(page_state::used, false, 1) && after <= completed_) [[likely]] {  // the usual one
+      used_ -= 1;
+      const page_state now = settle(p);
+      check_counts();
+      return now;
+    }
     detail::expects(state_of(w) == page_state::used, "page ", p, " is given back twice");
     detail::expects(after <= completed_ || after >= newest_, "page ", p, " is given back after ", after,
                     "; one was given back after ", newest_, " before");
@@ -217,6 +220,17 @@ class page_pool {
     words_[std::size_t(p)] = word(page_state::pending, words_[std::size_t(p)] & name_bit, serial_);
     return page_state::pending;
   }
+  void push(page_id p) {
+    stack_[std::size_t(free())] = p;
+    free_ += 1;
+  }
+  page_id hand_out() {
+    free_ -= 1;
+    const page_id p = stack_[std::size_t(free())];
+    words_[std::size_t(p)] = word(page_state::used, false, 1);
+    tell(p, page_event::taken);
+    return p;
+  }
   // Nobody holds the page, and nothing touches it.
   page_state settle(page_id p) {
     const bool has_name = words_[std::size_t(p)] & name_bit;
@@ -225,20 +239,20 @@ class page_pool {
     if (has_name) {
       cached_ += 1;
     } else {
-      free_.push_back(p);
+      push(p);
       tell(p, page_event::freed);
     }
     return s;
   }
 
-  std::vector<std::uint32_t> words_;  // [pages]
-  std::vector<page_id> free_;
-  std::deque<page_id> waiting_;  // in order of their batches
+  detail::page_array<std::uint32_t> words_;  // [pages]
+  detail::page_array<page_id> stack_;        // [pages], of those that are free
+  std::deque<page_id> waiting_;              // in order of their batches
   std::deque<batch> batches_;
   completion newest_ = 0;  // that a page waits or waited for
   completion completed_ = 0;
   std::uint32_t serial_ = 0;
-  detail::moved_count<idx> used_, cached_, pending_, most_used_;
+  detail::moved_count<idx> free_, used_, cached_, pending_, most_used_;
   page_hook hook_;
 };
 

@@ -6,6 +6,10 @@
 #include <vector>
 
 namespace kvilt::inline KVILT_ABI {
+namespace detail {
+template <eviction_policy Eviction, prefix_hash Hash, class Threads>
+class managed_pages;
+}
 
 /// A prefix that stays though no sequence has it. It is there until the manager that pinned it has it back.
 class pinned_prefix {
@@ -17,8 +21,8 @@ class pinned_prefix {
   idx tokens() const { return pages_.empty() ? 0 : tokens_; }
 
  private:
-  template <eviction_policy, prefix_hash>
-  friend class page_manager;
+  template <eviction_policy, prefix_hash, class>
+  friend class detail::managed_pages;
 
   prefix_end end_;
   idx tokens_ = 0;

@@ -15,6 +15,7 @@ struct prefix_event {
   std::uint64_t name, before;           // of the prefix with this page and without it, see `token_hash`
   std::span<const token_id> tokens;     // of the page
   std::span<const std::uint64_t> keys;  // of the root: tenant, adapter, digests
+  page_id page_before;                  // that the prefix without this page ends at; -1: the empty one
 };
 
 /// Called with each event, in order. Does not call who calls it.

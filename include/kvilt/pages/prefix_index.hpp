@@ -2,13 +2,13 @@
 
 #include <kvilt/core/error.hpp>
 #include <kvilt/core/math.hpp>
+#include <kvilt/pages/page_array.hpp>
 #include <kvilt/pages/prefix_roots.hpp>
 #include <kvilt/pages/token_hash.hpp>
 
 #include <array>
 #include <cstring>
 #include <span>
-#include <vector>
 
 namespace kvilt::inline KVILT_ABI {
 
@@ -33,6 +33,10 @@ struct prefix_tail {
 template <prefix_hash Hash = token_hash>
 class prefix_index {
  public:
+  /// Pages whose memory is waited for together.
+  static constexpr idx batch = 32;
+  using batch_names = std::array<std::uint64_t, batch>;
+
   prefix_index(idx pages, int page_tokens, Hash hash)
       : page_tokens_(page_tokens),
         hash_(hash),
@@ -53,6 +57,11 @@ class prefix_index {
     const std::uint64_t name = hash_.root(keys);
     return {-1, roots_.open(keys, name), name};
   }
+  /// The same where it is there, to look at; a root of -1 where it is not.
+  prefix_end find_root(std::span<const std::uint64_t> keys) const {
+    const std::uint64_t name = hash_.root(keys);
+    return {-1, roots_.find(keys, name), name};
+  }
   void share_root(int root) { roots_.use(root); }
   void close_root(int root) { roots_.close(root); }
   std::span<const std::uint64_t> keys(int root) const { return roots_.keys(root); }
@@ -63,7 +72,7 @@ class prefix_index {
   void find(prefix_end& end, std::span<const token_id> tokens, Found&& found) const {
     const idx pages = idx(tokens.size()) / page_tokens_;
     std::uint64_t name = end.name;
-    std::array<std::uint64_t, batch> names;
+    batch_names names;
     for (idx first = 0; first < pages; first += batch) {
       const int n = int(smaller(batch, pages - first));
       const token_id* t = tokens.data() + first * page_tokens_;
@@ -97,30 +106,31 @@ class prefix_index {
     return best;
   }
 
-  /// Enters full pages that follow on `end`, by the tokens that stand in them; `end` goes on over them. Where the index
-  /// has such a page already, `twice(there, page)` is called and the page is not entered, else `entered(page, before)`.
+  /// Names of prefixes that go on from `end` over full pages, at most `batch`, by the tokens that stand in them. Looks at
+  /// nothing else; what `insert` reads first is asked for.
+  void name(const prefix_end& end, std::span<const page_id> pages, batch_names& names) const {
+    std::uint64_t name = end.name;
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      names[i] = name = hash_.page(name, tokens(pages[i]), page_tokens_);
+      prefetch(slot_of(name));
+    }
+  }
+  /// Enters full pages that follow on `end` by these names; `end` goes on over them. Where the index has such a page
+  /// already, `twice(there, page)` is called and the page is not entered, else `entered(page, before)`.
   template <class Entered, class Twice>
-  void insert(prefix_end& end, std::span<const page_id> pages, Entered&& entered, Twice&& twice) {
-    std::array<std::uint64_t, batch> names;
-    for (std::size_t first = 0; first < pages.size(); first += batch) {
-      const auto some = pages.subspan(first, std::size_t(smaller(batch, idx(pages.size() - first))));
-      std::uint64_t name = end.name;
-      for (std::size_t i = 0; i < some.size(); ++i) {
-        names[i] = name = hash_.page(name, tokens(some[i]), page_tokens_);
-        prefetch(slot_of(name));
+  void insert(prefix_end& end, std::span<const page_id> pages, const batch_names& names, Entered&& entered,
+              Twice&& twice) {
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      const prefix_end before = end;
+      const page_id there = at(names[i], place_of(end), tokens(pages[i]));
+      end = {there >= 0 ? there : pages[i], end.root, names[i]};
+      if (there >= 0) {
+        twice(there, pages[i]);
+        continue;
       }
-      for (std::size_t i = 0; i < some.size(); ++i) {
-        const prefix_end before = end;
-        const page_id there = at(names[i], place_of(end), tokens(some[i]));
-        end = {there >= 0 ? there : some[i], end.root, names[i]};
-        if (there >= 0) {
-          twice(there, some[i]);
-          continue;
-        }
-        put(some[i], names[i]);
-        link(some[i], before);
-        entered(some[i], before);
-      }
+      put(pages[i], names[i]);
+      link(pages[i], before);
+      entered(pages[i], before);
     }
   }
   /// Enters a page of which the first `rows` tokens stand, fewer than a page has.
@@ -160,7 +170,6 @@ class prefix_index {
     page_id child = -1, next = -1, previous = -1;
   };
   static constexpr std::uint32_t root_bit = std::uint32_t(1) << 31;
-  static constexpr idx batch = 32;
   static constexpr int most_looked_at = 8;
 
   static void prefetch(const void* p) { __builtin_prefetch(p); }
@@ -206,17 +215,16 @@ class prefix_index {
   void take_out(page_id p) {
     std::size_t hole = home(hash_.place(node_of(p).name));
     while (std::uint32_t(slots_[hole]) != std::uint32_t(p) + 1) hole = after(hole);
-    // What would no longer be found behind the hole moves into it.
-    for (std::size_t s = after(hole); slots_[s]; s = after(s)) {
-      const std::size_t wanted = home(slots_[s]);
-      if (distance(wanted, s) < distance(hole, s)) continue;
+    // What would no longer be found behind the hole moves into it: what stands as far from its home as from the hole.
+    std::size_t from_hole = 1;
+    for (std::size_t s = after(hole); slots_[s]; s = after(s), ++from_hole) {
+      const std::size_t wanted = home(slots_[s]), from_home = s >= wanted ? s - wanted : s + slots_.size() - wanted;
+      if (from_home < from_hole) continue;
       slots_[hole] = slots_[s];
       hole = s;
+      from_hole = 0;
     }
     slots_[hole] = 0;
-  }
-  std::size_t distance(std::size_t from, std::size_t to) const {
-    return to >= from ? to - from : to + slots_.size() - from;
   }
 
   // The trie.
@@ -250,9 +258,9 @@ class prefix_index {
 
   int page_tokens_;
   Hash hash_;
-  std::vector<node> nodes_;           // [pages]
-  std::vector<token_id> tokens_;      // [pages][page_tokens]
-  std::vector<std::uint64_t> slots_;  // five of eight are used when every page is in the index
+  detail::page_array<node> nodes_;           // [pages]
+  detail::page_array<token_id> tokens_;      // [pages][page_tokens]
+  detail::page_array<std::uint64_t> slots_;  // five of eight are used when every page is in the index
   detail::prefix_roots roots_;
 };
 

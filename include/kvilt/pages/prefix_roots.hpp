@@ -13,14 +13,19 @@ namespace kvilt::inline KVILT_ABI::detail {
 /// The empty prefixes: one for each list of extra keys that somebody uses, compared in full.
 class prefix_roots {
  public:
-  /// The root of these keys, used once more; a new one gets the name `name`.
-  int open(std::span<const std::uint64_t> keys, std::uint64_t name) {
+  /// The root of these keys, whose name is `name`; -1: there is none.
+  int find(std::span<const std::uint64_t> keys, std::uint64_t name) const {
     const auto [first, last] = by_name_.equal_range(name);
     for (auto i = first; i != last; ++i)
-      if (std::ranges::equal(roots_[std::size_t(i->second)].keys, keys)) {
-        use(i->second);
-        return i->second;
-      }
+      if (std::ranges::equal(roots_[std::size_t(i->second)].keys, keys)) return i->second;
+    return -1;
+  }
+  /// The same, used once more; a new one where there is none.
+  int open(std::span<const std::uint64_t> keys, std::uint64_t name) {
+    if (const int there = find(keys, name); there >= 0) {
+      use(there);
+      return there;
+    }
     if (unused_.empty()) {
       unused_.push_back(int(roots_.size()));
       roots_.emplace_back();

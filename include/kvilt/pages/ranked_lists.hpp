@@ -3,7 +3,6 @@
 #include <kvilt/pages/id_lists.hpp>
 
 #include <cstdint>
-#include <vector>
 
 namespace kvilt::inline KVILT_ABI::detail {
 
@@ -71,7 +70,7 @@ class ranked_lists {
   id_lists queues_;
   int oldest_ = -1;          // the queue that was found last, -1: none is known
   std::uint32_t until_ = 0;  // it is, up to this time
-  std::vector<Word> words_;  // [ids]: time << 3 | rank
+  page_array<Word> words_;   // [ids]: time << 3 | rank
 };
 
 }  // namespace kvilt::inline KVILT_ABI::detail

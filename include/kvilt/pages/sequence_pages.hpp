@@ -23,7 +23,7 @@ struct filling {
   std::uint32_t length = 0;  // tokens
   std::uint32_t room = 0;    // that may be there before the next `reserve`
   std::uint32_t edge = 0;    // up to here they go to `next` and on
-  std::uint32_t step = 0;    // of several sequences, the last that named this one
+  std::uint32_t seat = 0;    // among the sequences of the last step that named it
   idx next = 0;              // among the tokens of all pages
 };
 
