@@ -1,7 +1,9 @@
 // Attention of one decode step on the CPU, over 32,768 tokens with 8 KV heads, beside what the machine could do at most
 // in the same moments: read as many bytes, or do that many multiplications with operands in registers.
-//   bench_host_attend [--instructions=best|all|portable|AVX2|AVX-512] [--threads=N] [--runs=N] [--csv=FILE] [--commit=ID]
-//                     [--pages=scattered|in_order] [--page-sizes=16|all] [--benchmark_filter=^q8/paged16/dim:128/]
+//   bench_host_attend [--instructions=best|all|portable|NEON|AVX2|AVX-512] [--threads=N] [--runs=N] [--csv=FILE] [--commit=ID]
+//                     [--verb=attention|column_mass] [--pages=scattered|in_order] [--page-sizes=16|all]
+//                     [--benchmark_filter=^q8/paged16/dim:128/]
+// column_mass reads K alone, and its bytes are K's.
 // Every number is the median of some runs, in each of which the three follow each other. Names are
 // FORMAT/LAYOUT/dim:D/group:G/threads:N/INSTRUCTIONS. On a machine with other work, `chrt -r 1` before it keeps the cores.
 #include "ceilings.hpp"
@@ -37,7 +39,7 @@ struct settings {
   std::vector<kvilt::instruction_set> instructions{kvilt::best_instructions()};
   int threads = std::max(int(std::thread::hardware_concurrency()), 1);
   int runs = 7;
-  bool scatter_pages = true, all_page_sizes = false;
+  bool scatter_pages = true, all_page_sizes = false, column_mass = false;
   std::string csv, commit = "unknown";
 };
 
@@ -56,11 +58,12 @@ std::vector<float> random_rows(idx count, int dim) {
   return x;
 }
 
-// A full cache, its policy's type erased. One call reads one layer; there are as many as it takes to be in no cache.
+// A full cache, its policy's type erased. One call of the verb reads one layer; there are as many as it takes to be in no
+// cache.
 class full_cache {
  public:
   virtual ~full_cache() = default;
-  virtual void attend(const kvilt::host& exec, int group) = 0;
+  virtual void call(const kvilt::host& exec, int group) = 0;
   // That a call reads: codes and params.
   virtual double bytes() const = 0;
 };
@@ -68,29 +71,41 @@ class full_cache {
 template <class Policy>
 class filled : public full_cache {
  public:
-  filled(int dim, const kvilt::host& exec, bool scatter)
+  filled(int dim, const kvilt::host& exec, const settings& s)
       : dim_(dim),
+        column_mass_(s.column_mass),
         policy_(dim),
         layers_(int(kvilt::ceil_div(beyond_all_caches(), idx(bytes())))),
         cache_(shape(layers_), kvilt::host_memory(), policy_),
         workspace_(cache_.workspace_bytes(exec, 1)),
         q_(random_rows(kv_heads * largest_group, dim)),
-        out_(q_.size()) {
+        out_(q_.size()),
+        lse_(std::size_t(kv_heads * largest_group), 5.0f),  // near that of each row: no sum depends on it
+        mass_(std::size_t(s.column_mass ? kv_heads * tokens : 0)) {
     if constexpr (in_pages)
-      if (scatter) scatter_pages();
+      if (s.scatter_pages) scatter_pages();
     fill(exec);
   }
 
-  void attend(const kvilt::host& exec, int group) override {
-    attend_(exec, cache_.view(layer_), step_, kvilt::packed_rows(q_.data(), kv_heads * group, dim_),
-            kvilt::packed_rows(out_.data(), kv_heads * group, dim_));
+  void call(const kvilt::host& exec, int group) override {
+    const auto view = cache_.view(layer_);
+    const auto q = kvilt::packed_rows(q_.data(), kv_heads * group, dim_);
+    if (column_mass_)
+      kvilt::column_mass(exec, attend_, view, step_, q, {lse_.data(), kv_heads * group},
+                         kvilt::packed_rows(mass_.data(), kv_heads, tokens));
+    else
+      attend_(exec, view, step_, q, kvilt::packed_rows(out_.data(), kv_heads * group, dim_));
     layer_ = (layer_ + 1) % layers_;
   }
 
   double bytes() const override {
     const idx exact = Policy::exact_sinks + Policy::tail, body = tokens - exact;
-    const idx exact_row = policy_.k_exact().code_bytes() + policy_.v_exact().code_bytes();
-    return double(exact * exact_row * kv_heads) + double(body) * kvilt::plan_bytes(policy_, shape(1)).bytes_per_token;
+    const auto row = [&](const auto& format) {
+      return double(kvilt::round_up(format.code_bytes(), 16) + format.param_bytes()) / format.rows;
+    };
+    const double keys = double(exact) * row(policy_.k_exact()) + double(body) * row(policy_.k);
+    const double values = double(exact) * row(policy_.v_exact()) + double(body) * row(policy_.v);
+    return kv_heads * (column_mass_ ? keys : keys + values);
   }
 
  private:
@@ -136,11 +151,14 @@ class filled : public full_cache {
   }
 
   int dim_;
+  bool column_mass_;
   Policy policy_;
   int layers_;
   kvilt::cache<Policy> cache_;
   std::vector<unsigned char> workspace_;
   std::vector<float> q_, out_;  // [kv_heads * largest_group][dim]
+  std::vector<float> lse_;      // [kv_heads * largest_group]
+  std::vector<float> mass_;     // [kv_heads][tokens]
   kvilt::attention<kvilt::causal> attend_{kvilt::causal{}};
   kvilt::sequence sequence_;
   kvilt::step step_;
@@ -152,12 +170,12 @@ struct entry {
   const char* format;
   const char* layout;
   bool integers;
-  std::unique_ptr<full_cache> (*fill)(int dim, const kvilt::host& exec, bool scatter_pages);
+  std::unique_ptr<full_cache> (*fill)(int dim, const kvilt::host& exec, const settings& s);
 };
 
 template <class Policy>
-std::unique_ptr<full_cache> fill(int dim, const kvilt::host& exec, bool scatter_pages) {
-  return std::make_unique<filled<Policy>>(dim, exec, scatter_pages);
+std::unique_ptr<full_cache> fill(int dim, const kvilt::host& exec, const settings& s) {
+  return std::make_unique<filled<Policy>>(dim, exec, s);
 }
 
 template <class Layout>
@@ -196,8 +214,8 @@ struct subject {
     for (const int number : {dim, group, threads}) text += ',' + std::to_string(number);
     return text + ',' + kvilt::name_of(instructions);
   }
-  // Of a number of K with one of Q, or of V with a weight.
-  double products() const { return 2.0 * tokens * kv_heads * group * dim; }
+  // Of a number of K with one of Q; of a number of V with a weight there are as many.
+  double products() const { return 1.0 * tokens * kv_heads * group * dim; }
 };
 
 double median(std::vector<double> x) {
@@ -207,23 +225,22 @@ double median(std::vector<double> x) {
 
 class measurement {
  public:
-  explicit measurement(const settings& s)
-      : pool_(s.threads), read_(beyond_all_caches()), scatter_pages_(s.scatter_pages) {}
+  explicit measurement(const settings& s) : settings_(s), pool_(s.threads), read_(beyond_all_caches()) {}
 
   void operator()(benchmark::State& state, const subject& s) {
     full_cache& cache = cache_of(s);
     const kvilt::host exec = (s.threads == 1 ? kvilt::host() : kvilt::host(pool_)).with(s.instructions);
-    std::vector<double> attention, reading, rates;
-    cache.attend(exec, s.group);
+    std::vector<double> times, reading, rates;
+    cache.call(exec, s.group);
     for (auto _ : state) {
-      attention.push_back(ceilings::seconds_of([&] { cache.attend(exec, s.group); }));
+      times.push_back(ceilings::seconds_of([&] { cache.call(exec, s.group); }));
       reading.push_back(read_(exec, idx(cache.bytes())));
       rates.push_back(ceilings::product_rate(exec, s.what.integers));
-      state.SetIterationTime(attention.back());
+      state.SetIterationTime(times.back());
     }
-    const double giga = 1e9, bytes = cache.bytes() / giga, seconds = median(attention);
+    const double giga = 1e9, bytes = cache.bytes() / giga, seconds = median(times);
     const double speed = bytes / seconds, read = bytes / median(reading);
-    const double ceiling = median(rates) * bytes / s.products();
+    const double ceiling = median(rates) * bytes / (s.products() * (settings_.column_mass ? 1 : 2));
     state.SetLabel(s.label());
     state.counters["ns_token_head"] = seconds * giga / (double(tokens) * kv_heads);
     state.counters["GB_s"] = speed;
@@ -238,15 +255,15 @@ class measurement {
   full_cache& cache_of(const subject& s) {
     if (name_ != s.cache_name()) {
       cache_.reset();
-      cache_ = s.what.fill(s.dim, kvilt::host(pool_), scatter_pages_);
+      cache_ = s.what.fill(s.dim, kvilt::host(pool_), settings_);
       name_ = s.cache_name();
     }
     return *cache_;
   }
 
+  settings settings_;
   kvilt::thread_pool pool_;
   ceilings::read_loop read_;
-  bool scatter_pages_;
   std::unique_ptr<full_cache> cache_;
   std::string name_;
 };
@@ -273,13 +290,13 @@ std::vector<subject> subjects(const settings& s) {
 
 std::vector<kvilt::instruction_set> instructions_named(const std::string& name) {
   std::vector<kvilt::instruction_set> found;
-  for (const auto set :
-       {kvilt::instruction_set::avx512, kvilt::instruction_set::avx2, kvilt::instruction_set::portable})
+  for (const auto set : {kvilt::instruction_set::avx512, kvilt::instruction_set::avx2, kvilt::instruction_set::neon,
+                         kvilt::instruction_set::portable})
     if (kvilt::supports(set) && (name == "all" || name == kvilt::name_of(set))) found.push_back(set);
   if (name == "best") found.push_back(kvilt::best_instructions());
   if (found.empty())
-    throw std::invalid_argument("--instructions takes best, all, portable, AVX2 or AVX-512 that the machine has, not " +
-                                name);
+    throw std::invalid_argument(
+        "--instructions takes best, all, portable, NEON, AVX2 or AVX-512 that the machine has, not " + name);
   return found;
 }
 
@@ -295,6 +312,12 @@ settings read_settings(std::vector<char*>& arguments) {
       {"--instructions=", [&](const std::string& text) { s.instructions = instructions_named(text); }},
       {"--threads=", [&](const std::string& text) { s.threads = number(text); }},
       {"--runs=", [&](const std::string& text) { s.runs = number(text); }},
+      {"--verb=",
+       [&](const std::string& text) {
+         if (text != "attention" && text != "column_mass")
+           throw std::invalid_argument("--verb takes attention or column_mass, not " + text);
+         s.column_mass = text == "column_mass";
+       }},
       {"--pages=",
        [&](const std::string& text) {
          if (text != "scattered" && text != "in_order")

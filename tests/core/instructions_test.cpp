@@ -7,6 +7,7 @@ using namespace kvilt;
 
 TEST_CASE("instructions: each set has its name", "[core]") {
   CHECK(name_of(instruction_set::portable) == std::string("portable"));
+  CHECK(name_of(instruction_set::neon) == std::string("NEON"));
   CHECK(name_of(instruction_set::avx2) == std::string("AVX2"));
   CHECK(name_of(instruction_set::avx512) == std::string("AVX-512"));
 }
@@ -38,7 +39,7 @@ TEST_CASE("instructions: a host takes a set that the machine supports, and keeps
 
 TEST_CASE("instructions: a host refuses what the machine lacks, by name", "[core]") {
   bool all = true;
-  for (const instruction_set set : {instruction_set::avx2, instruction_set::avx512}) {
+  for (const instruction_set set : {instruction_set::neon, instruction_set::avx2, instruction_set::avx512}) {
     if (supports(set)) continue;
     all = false;
     CHECK_THROWS_WITH(host().with(set),

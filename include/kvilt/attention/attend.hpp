@@ -60,19 +60,12 @@ void check_window(const Retention&, const step& s) {
 }
 
 template <class View, class Q, class Out>
-void check_attention(const View& view, const step& s, const rows<Q>& q, const rows<Out>& out, natural_lse lse) {
-  check_step(s);
-  check_view(view);
-  check_queries(s, q, view.k_dim());
-  expects(q.heads >= 1 && q.heads % view.kv_heads() == 0, "Q has ", q.heads, " heads; a multiple of the cache's ",
-          view.kv_heads(), " is needed");
+void check_answers(const View& view, const step& s, const rows<Q>& q, const rows<Out>& out, natural_lse lse) {
   expects(out.heads == q.heads && out.dim == view.v_dim(), "the output has ", out.heads, " heads of ", out.dim,
           " numbers; Q has ", q.heads, " and the cache's values ", view.v_dim());
   check_memory(out.data, s.q_rows, "the output of ", s.q_rows, " rows");
   check_written("rows of the output", out, s.q_rows);
   if (lse) check_written(lse, s.q_rows, q.heads);
-  view.each([&](const auto& seg) { check_window(seg.retention, s); });
-  check_capacity(view, s);
 }
 
 /// Where keys lie that any query of the item may see.
@@ -86,6 +79,29 @@ position_range seen_by(const Variant& variant, const step_item& item, int q_head
       all = {smaller(all.first, one.first), larger(all.last, one.last)};
     }
   return all;
+}
+
+/// Whether the step's queries can be asked of the view.
+template <class Variant, class Positions, class View, class Q>
+void check_asked(const host& exec, const attention<Variant, Positions>& a, const View& view, const step& s,
+                 const rows<Q>& q) {
+  if (s.q_rows > 0) check_hooks(a.variant());
+  check_step(s);
+  check_view(view);
+  check_queries(s, q, view.k_dim());
+  expects(q.heads >= 1 && q.heads % view.kv_heads() == 0, "Q has ", q.heads, " heads; a multiple of the cache's ",
+          view.kv_heads(), " is needed");
+  view.each([&](const auto& seg) { check_window(seg.retention, s); });
+  check_capacity(view, s);
+  expects(std::isfinite(a.scale(view.k_dim())), "scores are scaled by ", a.scale(view.k_dim()),
+          "; a finite number is needed");
+  check_scratch(exec, s, view.k_dim(), view.v_dim());
+  if constexpr (requires { a.positions().turn; }) check_rope(a.positions().turn, view.k_dim());
+  if constexpr (std::is_same_v<Positions, rope_on_read>)
+    expects(s.rope_positions == nullptr,
+            "the step has positions of its own for RoPE; keys that are turned when they are read stand at their "
+            "positions in the text");
+  check_reachable(view, s, [&](const step_item& item) { return seen_by(a.variant(), item, q.heads, view.kv_heads()); });
 }
 
 /// How a step's attention is cut into tasks: blocks of rows of one sequence and KV head.
@@ -218,18 +234,8 @@ class host_attention {
 template <class Variant, class Positions, host_view View, class Q, class Out>
 void run_attention(const host& exec, const attention<Variant, Positions>& a, const View& view, const step& s, rows<Q> q,
                    rows<Out> out, natural_lse lse) {
-  if (s.q_rows > 0) detail::check_hooks(a.variant());
-  detail::check_attention(view, s, q, out, lse);
-  detail::expects(std::isfinite(a.scale(view.k_dim())), "scores are scaled by ", a.scale(view.k_dim()),
-                  "; a finite number is needed");
-  detail::check_scratch(exec, s, view.k_dim(), view.v_dim());
-  if constexpr (requires { a.positions().turn; }) detail::check_rope(a.positions().turn, view.k_dim());
-  if constexpr (std::is_same_v<Positions, rope_on_read>)
-    detail::expects(s.rope_positions == nullptr,
-                    "the step has positions of its own for RoPE; keys that are turned when they are read stand at "
-                    "their positions in the text");
-  detail::check_reachable(
-      view, s, [&](const step_item& item) { return detail::seen_by(a.variant(), item, q.heads, view.kv_heads()); });
+  detail::check_asked(exec, a, view, s, q);
+  detail::check_answers(view, s, q, out, lse);
   detail::host_attention(exec, a, view, s, q, out, lse).run();
 }
 

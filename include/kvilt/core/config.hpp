@@ -37,6 +37,11 @@
 #else
 #define KVILT_X86 0
 #endif
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__aarch64__)
+#define KVILT_AARCH64 1
+#else
+#define KVILT_AARCH64 0
+#endif
 
 #if defined(__CUDACC__)
 #define KVILT_UNROLL

@@ -29,8 +29,13 @@ struct device_error : error {
   using error::error;
 };
 
+/// A file cannot be read or written, or is not what it should be: the message names the file, and says why.
+struct file_error : error {
+  using error::error;
+};
+
 /// What an error is about, for engines that hear of it through KVILT_RAISE.
-enum class error_kind : unsigned char { invalid_argument, out_of_pages, device_error };
+enum class error_kind : unsigned char { invalid_argument, out_of_pages, device_error, file_error };
 
 }  // namespace kvilt::inline KVILT_ABI
 
@@ -53,6 +58,7 @@ template <class Error>
 #if defined(KVILT_RAISE)
   ::KVILT_RAISE(std::is_same_v<Error, out_of_pages>   ? error_kind::out_of_pages
                 : std::is_same_v<Error, device_error> ? error_kind::device_error
+                : std::is_same_v<Error, file_error>   ? error_kind::file_error
                                                       : error_kind::invalid_argument,
                 message.c_str());
 #endif

@@ -61,10 +61,7 @@ struct dynamic_ntk_scaling {
   double trained = 0;  // tokens; shorter texts are not scaled
   double length = 0;   // tokens of the text now
 
-  double theta(rope_basis b, int pair) const {
-    if (length <= trained) return b.theta(pair);
-    return detail::stretched_base(b, grown()).theta(pair);
-  }
+  double theta(rope_basis b, int pair) const { return detail::stretched_base(b, grown()).theta(pair); }
   void check(rope_basis b) const {
     detail::check_stretch(factor);
     detail::check_trained(trained);
@@ -73,7 +70,7 @@ struct dynamic_ntk_scaling {
   }
 
  private:
-  /// The factor of a text that is longer than the trained ones.
+  /// The factor by which the text stretches the base; 1 where it is no longer than the trained ones.
   double grown() const { return length <= trained ? 1 : factor * length / trained - (factor - 1); }
 };
 

@@ -23,12 +23,12 @@ bool sees_all(const Retention& retention, idx q_position, position_range range) 
     return false;
 }
 
-/// Attention of up to `host_tile::rows` query rows of one sequence and KV head.
+/// Attention of up to `host_tile::rows` query rows of one sequence and KV head; `Tile` says what becomes of the scores.
 ///
 /// Keys stream through tiles of `host_tile::tokens` rows. A token's place in the tiles is its position, across runs,
 /// pages and segments, and states are added up at every `host_tile::leaf` positions, so that a query's bits depend
 /// neither on where rows lie, nor on which other queries share the block, nor on how the work was shared out.
-template <class View, class Variant, class Positions>
+template <class View, class Variant, class Positions, class Tile = tile_softmax>
 class host_block {
  public:
   host_block(const host_kernels& kernels, const View& view, const Variant& variant, const Positions& positions,
@@ -44,7 +44,7 @@ class host_block {
         v_dim_(view.v_dim()),
         q_stride_(round_up(view.k_dim(), host_tile::vector)),
         arena_(scratch),
-        softmax_(kernels, v_dim_, arena_) {
+        tile_(kernels, v_dim_, arena_) {
     q_ = arena_.floats(host_tile::rows, q_stride_);
     q_turned_ = arena_.floats(host_tile::rows, q_stride_);
     q_codes_ = reinterpret_cast<std::int16_t*>(arena_.bytes(host_tile::rows, q_stride_ * idx(sizeof(std::int16_t))));
@@ -75,20 +75,28 @@ class host_block {
       const position_range seen = tiles_of(variant_, where_[r]);
       range_ = {smaller(range_.first, seen.first), larger(range_.last, seen.last)};
     }
-    softmax_.begin(count_);
+    tile_.begin(count_);
     total_.clear(count_);
+  }
+
+  const where& row(int r) const { return where_[r]; }
+  Tile& tile() { return tile_; }
+
+  /// Takes in the keys at the positions of `span`, for a tile that keeps no state.
+  void pass(const View& view, position_range span) {
+    for_each_leaf(view, span, [] {});
   }
 
   /// Takes in every key, leaf by leaf.
   void attend(const View& view) {
-    for_each_leaf(view, {0, no_end}, [&] { total_.add(kernels_, softmax_.state(), count_); });
+    for_each_leaf(view, {0, no_end}, [&] { total_.add(kernels_, tile_.state(), count_); });
   }
 
   /// States of the keys of leaf `leaf`, for another block to add up: `to` has room for them.
   void attend_leaf(const View& view, idx leaf, const row_states& to) {
     to.clear(count_);
     for_each_leaf(view, {leaf * host_tile::leaf, (leaf + 1) * host_tile::leaf},
-                  [&] { to.add(kernels_, softmax_.state(), count_); });
+                  [&] { to.add(kernels_, tile_.state(), count_); });
   }
 
   const row_states& total() const { return total_; }
@@ -129,19 +137,24 @@ class host_block {
   void for_each_leaf(const View& view, position_range span, Body body) {
     span = {larger(span.first, range_.first), smaller(span.last, smaller(range_.last, item_.n.after))};
     if (!View::ordered) {  // rows come in no order: one leaf
-      view.each([&](const auto& seg) { attend(seg, span); });
-      softmax_.absorb();
+      attend(view, span);
+      tile_.absorb();
       body();
       return;
     }
     for (idx first = span.first; first < span.last;) {
       const idx end = smaller((first / host_tile::leaf + 1) * host_tile::leaf, span.last);
-      view.each([&](const auto& seg) { attend(seg, {first, end}); });
-      softmax_.absorb();
+      attend(view, {first, end});
+      tile_.absorb();
       body();
-      softmax_.clear();
+      tile_.clear();
       first = end;
     }
+  }
+
+  void attend(const View& view, position_range span) {
+    rows_before_ = 0;
+    view.each([&](const auto& seg) { attend(seg, span); });
   }
 
   /// Q as this segment's keys want it: turned for the place in the cache where the policy says so.
@@ -193,57 +206,68 @@ class host_block {
       if (ordered && kept.position >= span.last) break;
       const place p = seg.layout.locate(item_.sequence, head_, kept.slot);
       const idx tile = ordered ? kept.position / host_tile::tokens : 0;
-      const int first = ordered ? int(kept.position % host_tile::tokens) : softmax_.filled();
+      const int first = ordered ? int(kept.position % host_tile::tokens) : tile_.filled();
       idx run = smaller(smaller(kept.run, p.run), smaller(rows - i, host_tile::tokens - first));
       if (ordered) run = smaller(run, span.last - kept.position);
       i += run;
       if (p.page < 0) continue;
       if (prepared_for_ != &seg) prepare_queries(seg);
-      if (ordered && (tile != tile_ || first < softmax_.filled())) close_tile(seg, part);
-      tile_ = tile;
+      if (ordered && (tile != tile_number_ || first < tile_.filled())) close_tile(seg, part);
+      tile_number_ = tile;
       if (part == none) part = first;
-      take(seg, p, kept.position, first, int(run));
+      take(seg, p, kept.position, rows_before_ + i - run, first, int(run));
       foresee(seg, i - run + host_tile::tokens, rows, first, int(run));
-      if (softmax_.filled() == host_tile::tokens) close_tile(seg, part);
+      if (tile_.filled() == host_tile::tokens) close_tile(seg, part);
     }
     score(seg, part);
+    rows_before_ += rows;
   }
   template <class Segment>
   void close_tile(const Segment& seg, int& part) {
     score(seg, std::exchange(part, none));
-    softmax_.absorb();
+    tile_.absorb();
   }
 
   /// The rows from `i` on are those of the next tile: the kernels ask for them while they work on this one.
   template <class Segment>
   void foresee(const Segment& seg, idx i, idx rows, int first, int run) {
     constexpr bool read_as_they_lie =
-        plain_format<typename Segment::k_format> || plain_format<typename Segment::v_format>;
+        plain_format<typename Segment::k_format> || (Tile::weighs_values && plain_format<typename Segment::v_format>);
     for (int t = 0; read_as_they_lie && t < run;) {
       const kept_row kept = seg.retention.at(item_.n, item_.sequence, head_, smaller(i + t, rows - 1));
       const place p = seg.layout.locate(item_.sequence, head_, kept.slot);
       const int count = p.page < 0 ? 1 : int(smaller(smaller(kept.run, p.run), run - t));
       const place known = p.page < 0 ? place{} : p;
       if constexpr (plain_keys<Segment>) keys_.foresee(seg.k, seg.planes.k_codes, known, head_, first + t, count);
-      softmax_.values().foresee(seg.v, seg.planes.v_codes, known, head_, first + t, count);
+      if constexpr (Tile::weighs_values)
+        tile_.values().foresee(seg.v, seg.planes.v_codes, known, head_, first + t, count);
       t += count;
     }
   }
 
-  /// Makes `run` rows the tile's tokens from `first` on; those passed over are hidden.
+  /// Makes `run` rows, of all the view's from number `row` on, the tile's tokens from `first` on; those passed over are
+  /// hidden.
   template <class Segment>
-  void take(const Segment& seg, place p, idx position, int first, int run) {
+  void take(const Segment& seg, place p, idx position, idx row, int first, int run) {
     if constexpr (turns_keys)
       take_turned(seg, p, position, first, run);
     else
       keys_.take(seg.k, seg.planes.k_codes, seg.planes.k_params, p, head_, first, run, k_);
+    for (int t = 0; t < run; ++t) key_position_[first + t] = position + t;
+    if constexpr (Tile::weighs_values)
+      take_values(seg, p, first, run);
+    else
+      tile_.take(first, run, row);
+  }
+
+  template <class Segment>
+  void take_values(const Segment& seg, place p, int first, int run) {
     // NOTE: where V is the first numbers of keys that were decoded just now, that is done once for both.
     if constexpr (shares_keys<typename Segment::v_format> && !turns_keys && !plain_keys<Segment>)
-      std::copy_n(keys_.rows + first, run, softmax_.values().rows + first);
+      std::copy_n(keys_.rows + first, run, tile_.values().rows + first);
     else
-      softmax_.values().take(seg.v, seg.planes.v_codes, seg.planes.v_params, p, head_, first, run, v_);
-    for (int t = 0; t < run; ++t) key_position_[first + t] = position + t;
-    softmax_.take(first, run, plain_or_decoded<typename Segment::v_format>(), plain_format<typename Segment::v_format>);
+      tile_.values().take(seg.v, seg.planes.v_codes, seg.planes.v_params, p, head_, first, run, v_);
+    tile_.take(first, run, plain_or_decoded<typename Segment::v_format>(), plain_format<typename Segment::v_format>);
   }
 
   /// Keys that were appended without RoPE, turned; neither they nor Q are in the view's rotation.
@@ -275,10 +299,10 @@ class host_block {
   template <class Segment>
   void score(const Segment& seg, int part) {
     if (part == none) return;
-    const int filled = softmax_.filled();
+    const int filled = tile_.filled();
     constexpr plain_codes codes = key_codes<Segment>();
     const bool integers = by_integers(codes);
-    softmax_.fill_gaps(keys_.rows, part, filled);
+    tile_.fill_gaps(keys_.rows, part, filled);
     score_task task;
     task.q = q_now_, task.q_stride = q_stride_, task.count = count_;
     task.q_codes = q_codes_, task.q_scale = q_scale_, task.q_sum = q_code_sum_;
@@ -290,7 +314,7 @@ class host_block {
     (integers ? kernels_.multiply_integer_keys : kernels_.multiply_keys)[int(codes.codes)](task);
     const row_params params = keys_.widened(kernels_, codes);
     for (int r = 0; r < count_; ++r) {
-      float* scores = softmax_.scores(r);
+      float* scores = tile_.scores(r);
       float* products = products_ + r * host_tile::tokens;
       // NOTE: whole vectors are written, and a tile's other parts have their scores already.
       const bool alone = part == 0;
@@ -304,15 +328,15 @@ class host_block {
   template <class Retention>
   void ask_variant(const Retention& retention, int r, int part, float* scores) {
     where w = where_[r];
-    const position_range range{key_position_[part], key_position_[softmax_.filled() - 1] + 1};
+    const position_range range{key_position_[part], key_position_[tile_.filled() - 1] + 1};
     const bool all_kept = Retention::ordered && keeps_whole(variant_, w, range);
     const bool all_seen = Retention::ordered && sees_all(retention, w.q_position, range);
     constexpr bool changes = requires {
       variant_.score(w, 0.0f);
     };
     if (!changes && all_kept && all_seen) return;
-    for (int t = part; t < softmax_.filled(); ++t) {
-      if (!softmax_.live(t)) continue;
+    for (int t = part; t < tile_.filled(); ++t) {
+      if (!tile_.live(t)) continue;
       w.k_position = key_position_[t];
       const bool shown = (all_seen || retention.sees(w.q_position, w.k_position)) && (all_kept || keeps(variant_, w));
       scores[t] = shown ? scored(variant_, w, scores[t]) : -__builtin_huge_valf();
@@ -342,15 +366,16 @@ class host_block {
   float q_sum_[host_tile::rows];
 
   host_arena arena_;
-  tile_softmax softmax_;
+  Tile tile_;
   row_states total_;  // of the leaves before
 
-  idx tile_ = 0;  // which tile of positions is being filled
+  idx tile_number_ = 0;  // among the tiles of positions, of the one that is being filled
   tile_side keys_;
   idx key_position_[host_tile::tokens];
-  float* k_;         // [tokens][k_dim], of formats that are decoded
-  float* v_;         // [tokens][v_dim]
-  float* products_;  // [rows][tokens]
+  idx rows_before_ = 0;  // this segment's
+  float* k_;             // [tokens][k_dim], of formats that are decoded
+  float* v_;             // [tokens][v_dim]
+  float* products_;      // [rows][tokens]
 };
 
 }  // namespace kvilt::inline KVILT_ABI::detail

@@ -5,6 +5,7 @@
 #else
 #include <kvilt/attention/host/integer_avx512.hpp>
 #include <kvilt/attention/host/simd_avx2.hpp>
+#include <kvilt/attention/host/simd_neon.hpp>
 #include <kvilt/attention/host/simd_portable.hpp>
 #endif
 
@@ -30,6 +31,8 @@ inline const host_kernels& kernels_for(instruction_set s) {
 #if KVILT_X86
   if (s == instruction_set::avx512) return avx512::kernels;
   if (s == instruction_set::avx2) return avx2::float_kernels;
+#elif KVILT_AARCH64
+  if (s == instruction_set::neon) return neon::float_kernels;
 #endif
   (void)s;
   return portable::float_kernels;

@@ -2,13 +2,9 @@
 
 #include <kvilt/attention/host/tasks.hpp>
 
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
 /// \file
 /// The host's kernels on vectors of 8 floats, in what the program is compiled for. Loops of 8
-/// steps: compilers make vectors of them. Where a loop is not enough, AArch64's instructions are named.
+/// steps: compilers make vectors of them.
 namespace kvilt::inline KVILT_ABI::detail::portable {
 
 inline constexpr int lanes = 8;
@@ -48,12 +44,7 @@ inline f32 multiply(f32 a, f32 b) {
 }
 /// a b + c
 inline f32 multiply_add(f32 a, f32 b, f32 c) {
-#if defined(__aarch64__)
-  f32 result;
-  for (int i = 0; i < lanes; i += 4)
-    vst1q_f32(result.lane + i, vfmaq_f32(vld1q_f32(c.lane + i), vld1q_f32(a.lane + i), vld1q_f32(b.lane + i)));
-  return result;
-#elif defined(__FMA__)
+#if defined(__FMA__) || KVILT_AARCH64
   KVILT_EACH_LANE(__builtin_fmaf(a.lane[i], b.lane[i], c.lane[i]));
 #else
   KVILT_EACH_LANE(a.lane[i] * b.lane[i] + c.lane[i]);
@@ -87,19 +78,11 @@ inline f32 read_fp32(const unsigned char* row, int i, int) {
   return x;
 }
 inline f32 read_fp16(const unsigned char* row, int i, int) {
-#if defined(__aarch64__)
-  f32 result;
-  const float16x8_t half = vreinterpretq_f16_u8(vld1q_u8(row + 2 * i));
-  vst1q_f32(result.lane, vcvt_f32_f16(vget_low_f16(half)));
-  vst1q_f32(result.lane + 4, vcvt_high_f32_f16(half));
-  return result;
-#else
   std::uint16_t code[lanes];
   __builtin_memcpy(code, row + 2 * i, sizeof(code));
   f32 result;
   for (int j = 0; j < lanes; ++j) result.lane[j] = from_fp16(code[j]);
   return result;
-#endif
 }
 inline f32 read_bf16(const unsigned char* row, int i, int) {
   std::uint16_t code[lanes];
