@@ -1,6 +1,7 @@
 #include "support/catch.hpp"
 #include "support/owner_checks.hpp"
 #include "support/owners.hpp"
+#include "support/page_model.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -13,50 +14,6 @@ using namespace support;
 constexpr int max_step = 6, sequences = 4;
 constexpr idx no_end = idx(1) << 62;
 
-// Which pages a sequence should hold, from the words of the contract alone.
-class page_model {
- public:
-  explicit page_model(const subject& owner) : owner_(&owner) {}
-
-  // Without a table a sequence has one page as long as it is open.
-  idx held() const { return owner_->paged ? std::count(pages_.begin(), pages_.end(), true) : 1; }
-  void reserve(idx length) {
-    while (idx(pages_.size()) < pages(rows(length))) pages_.push_back(true);
-  }
-  void truncate(idx length) {
-    left_tail_ = std::min(left_tail_, length);
-    const idx flushed = left_tail_ > owner_->sinks ? left_tail_ - owner_->exact_sinks : 0;
-    const std::size_t kept = std::size_t(std::max(pages(rows(length)), pages(flushed)));
-    if (pages_.size() > kept) pages_.resize(kept);
-  }
-  // Tokens that no later query sees, and the pages of nothing else; nothing where nothing is accepted.
-  void commit(idx before, idx length) {
-    if (length == before) return;
-    if (owner_->tail) left_tail_ = std::max(left_tail_, before + 1 - owner_->tail);
-    if (owner_->width == 0) return;
-    const idx first_row_after_sinks = owner_->exact_sinks ? 0 : owner_->sinks;
-    for (std::size_t page = 0; page < pages_.size(); ++page) {
-      const idx first = idx(page) * owner_->page_rows(), last = first + owner_->page_rows() - 1;
-      const idx last_position = last - first_row_after_sinks + owner_->sinks;
-      if (first >= first_row_after_sinks && last_position <= length - owner_->width) pages_[page] = false;
-    }
-  }
-
- private:
-  // Tokens of the body when there are `length`: all but 16-bit sinks and those that are still in the tail.
-  idx rows(idx length) const {
-    idx count = 0;
-    for (idx p = owner_->exact_sinks; p < length; ++p)
-      count += p < owner_->sinks || p + owner_->tail <= length || !owner_->tail;
-    return count;
-  }
-  idx pages(idx rows) const { return owner_->paged ? (rows + owner_->page_rows() - 1) / owner_->page_rows() : 0; }
-
-  const subject* owner_;
-  std::vector<bool> pages_;
-  idx left_tail_ = 0;
-};
-
 // Any operation in any order, legal or not, on one owner and on its model.
 class random_walk {
  public:
@@ -66,7 +23,8 @@ class random_walk {
             {.layers = 2, .kv_heads = 2, .sequences = sequences, .tokens = 90, .max_length = 70, .max_step = max_step},
             0xff)),
         session_(*owner_, 3, seed, 2),
-        dice_(seed) {}
+        dice_(seed),
+        pages_(*owner_) {}
 
   void run(int operations) {
     for (int i = 0; i < operations; ++i) {
@@ -87,13 +45,12 @@ class random_walk {
         reorder();
       else
         step();
-      idx held = 0;
-      for (const auto& [tag, pages] : pages_) held += pages.held();
+      const idx held = pages_.used();
       const idx total = owner_->bytes().body_pages;
       if (owner_->free_pages() + held != total)
         FAIL(owner_->name << ": operation " << i << " (" << kind << "): " << owner_->free_pages() << " pages free and "
                           << held << " held of " << total);
-      const int free_sequences = sequences - int(pages_.size());
+      const int free_sequences = sequences - int(pages_.tags().size());
       const idx free_tokens = owner_->paged   ? (total - held) * owner_->page_rows()
                               : owner_->width ? no_end
                                               : 70 * free_sequences;
@@ -106,10 +63,13 @@ class random_walk {
   }
 
  private:
-  int any() { return pages_.empty() ? -1 : std::next(pages_.begin(), dice_.below(int(pages_.size())))->first; }
+  int any() {
+    const std::vector<int> tags = pages_.tags();
+    return tags.empty() ? -1 : tags[std::size_t(dice_.below(int(tags.size())))];
+  }
   std::vector<sequence> handles() const {
     std::vector<sequence> all;
-    for (const auto& p : pages_) all.push_back(session_.at(p.first));
+    for (const int tag : pages_.tags()) all.push_back(session_.at(tag));
     return all;
   }
   // Runs what should throw, and holds that nothing has changed. Says whether it threw.
@@ -126,19 +86,19 @@ class random_walk {
   }
 
   void open() {
-    if (int(pages_.size()) == sequences) {
+    if (int(pages_.tags().size()) == sequences) {
       if (!refused<out_of_pages>([&] { owner_->open(); })) FAIL("opened too many");
       return;
     }
     session_.open(next_tag_);
-    pages_.emplace(next_tag_++, page_model(*owner_));
+    pages_.open(next_tag_++);
   }
   void close() {
     const int tag = any();
     if (tag < 0) return;
     const sequence s = session_.at(tag);
     session_.close(tag);
-    pages_.erase(tag);
+    pages_.close(tag);
     if (!refused<invalid_argument>([&] { owner_->close(s); })) FAIL("closed twice");
   }
   void truncate() {
@@ -149,51 +109,41 @@ class random_walk {
       if (owner_->width == 0) FAIL(owner_->name << ": not truncated to " << length);
       return;
     }
-    pages_.at(tag).truncate(length);
+    pages_.truncate(tag, length);
   }
   bool reserve(int tag, idx tokens) {
     if (tag < 0) return false;
     const sequence s = session_.at(tag);
     const bool unlimited = !owner_->paged && owner_->width > 0;
     bool got = false;
-    if (session_.length(tag) + tokens > owner_->shape().max_length && !unlimited) {
+    const bool beyond = session_.length(tag) + tokens > owner_->shape().max_length && !unlimited;
+    if (beyond) {
       if (!refused<invalid_argument>([&] { owner_->reserve(s, tokens); })) FAIL("reserved beyond the longest");
     } else if (dice_.below(2)) {
       got = owner_->try_reserve(s, tokens);
     } else {
       got = !refused<out_of_pages>([&] { owner_->reserve(s, tokens); });
     }
-    if (got) pages_.at(tag).reserve(session_.length(tag) + tokens);
+    if (!beyond && got != pages_.reserve(tag, tokens)) FAIL(owner_->name << ": reserved " << tokens << ": " << got);
     return got;
   }
   void fork() {
     const int tag = any();
     if (tag < 0) return;
-    const bool fits =
-        int(pages_.size()) < sequences && (!owner_->paged || pages_.at(tag).held() <= owner_->free_pages());
-    if (refused<out_of_pages>([&] { session_.fork(host(), tag, next_tag_); }) == fits)
-      FAIL(owner_->name << ": forked " << pages_.at(tag).held() << " pages: " << fits);
-    if (!fits) return;
-    const page_model of = pages_.at(tag);
-    pages_.emplace(next_tag_++, of);
+    const bool forked = !refused<out_of_pages>([&] { session_.fork(host(), tag, next_tag_); });
+    const bool fits = int(pages_.tags().size()) < sequences && pages_.fork(tag, next_tag_);
+    if (forked != fits) FAIL(owner_->name << ": forked: " << forked);
+    next_tag_ += forked;
   }
   void reorder() {
     std::vector<int> tags, parents;
-    for (const auto& p : pages_)
-      if (dice_.below(5)) tags.push_back(p.first);
+    for (const int tag : pages_.tags())
+      if (dice_.below(5)) tags.push_back(tag);
     for (std::size_t i = tags.size(); i > 1; --i) std::swap(tags[i - 1], tags[std::size_t(dice_.below(int(i)))]);
     for (std::size_t i = 0; i < tags.size(); ++i) parents.push_back(dice_.below(int(tags.size())));
-    std::map<int, page_model> after = pages_;
-    idx missing = 0;
-    for (std::size_t i = 0; i < tags.size(); ++i) {
-      const page_model& parent = pages_.at(tags[std::size_t(parents[i])]);
-      missing += parent.held() - pages_.at(tags[i]).held();
-      after.at(tags[i]) = parent;
-    }
-    const bool fits = missing <= owner_->free_pages();
+    const bool fits = pages_.reorder(tags, parents);
     if (refused<out_of_pages>([&] { session_.reorder(host(), tags, parents); }) == fits)
-      FAIL(owner_->name << ": reordered with " << missing << " pages more: " << fits);
-    if (fits) pages_ = after;
+      FAIL(owner_->name << ": reordered: " << fits);
   }
   // Rows of a path; while the sinks fill, rows may be of different formats.
   std::vector<int> path(int tag, int tokens) {
@@ -205,22 +155,19 @@ class random_walk {
   }
   void step() {
     std::vector<portion> parts;
-    for (const auto& p : pages_) {
+    for (const int tag : pages_.tags()) {
       if (dice_.below(3) == 0) continue;
       const int tokens = dice_.below(3) ? 1 : dice_.below(max_step + 1);
-      if (reserve(p.first, tokens))
-        parts.push_back({p.first, tokens, dice_.below(4) ? -1 : dice_.below(tokens + 1), path(p.first, tokens)});
+      if (reserve(tag, tokens))
+        parts.push_back({tag, tokens, dice_.below(4) ? -1 : dice_.below(tokens + 1), path(tag, tokens)});
     }
     if (parts.size() > 1 && dice_.below(2)) std::swap(parts.front(), parts.back());
-    std::vector<idx> before;
-    for (const portion& p : parts) before.push_back(session_.length(p.tag));
     session_.resalt();
     if (dice_.below(4) == 0)
       session_.fail(host(), parts, dice_.below(3), [&](const kvilt::step&) { owner_->cancel(); });
     if (dice_.below(4) == 0) session_.resalt();
     session_.step(host(), parts);
-    for (std::size_t i = 0; i < parts.size(); ++i)
-      pages_.at(parts[i].tag).commit(before[i], session_.length(parts[i].tag));
+    for (const portion& p : parts) pages_.commit(p.tag, session_.length(p.tag));
   }
   void misuse() {
     const int tag = any();
@@ -240,7 +187,7 @@ class random_walk {
   std::unique_ptr<subject> owner_;
   session session_;
   dice dice_;
-  std::map<int, page_model> pages_;
+  page_model pages_;
   int next_tag_ = 0;
 };
 

@@ -148,7 +148,7 @@ class pair_of_owners {
 
   void run(int operations) {
     for (int i = 0; i < operations; ++i) {
-      switch (dice_.below(14)) {
+      switch (dice_.below(15)) {
         case 0:
           open();
           break;
@@ -165,6 +165,7 @@ class pair_of_owners {
           reorder();
           break;
         case 3:
+        case 6:
           reserve(any(), dice_.below(40));
           break;
         default:
@@ -320,7 +321,8 @@ TEST_CASE("cache_set: does to each group what a cache on its own would do, or to
     refused += both.refused;
     refused_forks += both.refused_forks;
   }
-  CHECK((refused > 10 && refused_forks > 10));
+  INFO(refused << " reservations and " << refused_forks << " forks are refused");
+  CHECK((refused > 3 && refused_forks > 10));
 }
 
 TEST_CASE("cache_set: bytes are the sum over the groups and exact", "[cache]") {

@@ -65,6 +65,15 @@ struct kvilt::detail::device_side<late_stream> {
           });
     });
   }
+  // The last first: what may be copied at once may be copied in any order.
+  static void copy_pages(const late_stream& exec, const storage& body, unsigned char* data,
+                         std::span<const copied_page> copies, int layers, idx layer_bytes) {
+    const std::vector<copied_page> all(copies.rbegin(), copies.rend());
+    exec.work->push_back([=] {
+      for (const copied_page& c : all)
+        for (int layer = 0; layer < layers; ++layer) body.copy_page(data + layer * layer_bytes, c);
+    });
+  }
 };
 
 namespace {
@@ -273,6 +282,45 @@ TEST_CASE("device_cache: at static scales the host does not look", "[cache]") {
   const auto view = kv.view(1);
   CHECK(view.first().planes.k_params.base == reinterpret_cast<const unsigned char*>(unreadable.data()));
   CHECK_THROWS_WITH(kv.set_scales(0, std::span<const float>(), unreadable), containing("0 static scales"));
+}
+
+TEST_CASE("device_cache: what prompts find and names replace is in the table that is sent", "[cache]") {
+  late_device device;
+  const cache_shape few{.layers = 2, .kv_heads = 1, .sequences = 3, .tokens = 60, .max_length = 40, .prefixes = true};
+  cache<kept, memory_space::device> there(few, device.memory(), kept_alike);
+  cache<kept> here(few, host_memory(), kept_alike);
+  std::vector<token_id> text;
+  for (int i = 0; i < 18; ++i) text.push_back(i);
+  const auto grow = [&](sequence s, int tokens) {
+    there.reserve(s, tokens), here.reserve(s, tokens);
+    std::vector<unsigned char> host_workspace(here.workspace_bytes(host(), 1));
+    there.commit(there.begin(device.exec(), {&s, 1}, {&tokens, 1}, 1,
+                             device.workspace(there.workspace_bytes(device.exec(), 1, 1, tokens))));
+    here.commit(here.begin(host(), {&s, 1}, {&tokens, 1}, host_workspace));
+    device.finish();
+    const auto pages = device.pages(there.view(0), 3, 10, 4);
+    for (int row = 0; row < 3; ++row)
+      for (int i = 0; i < 10; ++i)
+        REQUIRE(pages[std::size_t(row * 10 + i)] == here.view(0).first().layout.locate(row, 0, 4 * i).page);
+  };
+  const auto open = [&] {
+    const opened_sequence a = there.open(text), b = here.open(text);
+    REQUIRE((a.name == b.name && a.tokens == b.tokens));
+    return a;
+  };
+  const opened_sequence first = open(), second = open();
+  grow(first.name, 18), grow(second.name, 18);
+  there.name(first.name, text), here.name(first.name, text);
+  there.name(second.name, text), here.name(second.name, text);  // its pages are the first's now
+  CHECK(there.pages().used == 6);
+  grow(second.name, 1);
+  const opened_sequence third = open();
+  CHECK(third.tokens == 16);
+  grow(third.name, 2);
+  there.close(first.name), here.close(first.name);
+  there.truncate(third.name, 6), here.truncate(third.name, 6);
+  grow(third.name, 3);
+  CHECK(there.pages() == here.pages());
 }
 
 TEST_CASE("device_cache: a set's groups begin, fork and reorder together", "[cache]") {

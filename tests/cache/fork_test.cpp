@@ -1,6 +1,7 @@
 #include "support/catch.hpp"
 #include "support/owner_checks.hpp"
 #include "support/owners.hpp"
+#include "support/tensors.hpp"
 
 #include <kvilt/core/thread_pool.hpp>
 
@@ -38,6 +39,16 @@ void each_scarce_owner(Body body) {
 // Reserves until fewer than `pages` are free.
 void take_until(subject& owner, sequence s, idx pages) {
   for (int n = 1; owner.free_pages() >= pages; ++n) REQUIRE(owner.try_reserve(s, n));
+}
+
+// Pages that a fork takes.
+idx forked_pages(subject& owner, sequence s) {
+  const idx before = owner.free_pages();
+  const sequence child = owner.fork(host(), s);
+  const idx taken = before - owner.free_pages();
+  owner.close(child);
+  REQUIRE(owner.free_pages() == before);
+  return taken;
 }
 
 // As many sequences as there can be, of these lengths.
@@ -79,11 +90,143 @@ TEST_CASE("fork: has as much room as its parent", "[cache]") {
     s.open(0);
     support::fill(s, 0, 17);
     owner.reserve(s.at(0), 20);
-    const idx parents_pages = owner.bytes().body_pages - owner.free_pages();
     s.fork(host(), 0, 1);
-    CHECK(owner.bytes().body_pages - owner.free_pages() == 2 * parents_pages);
     for (int i = 0; i < 20; ++i) s.step(host(), {{1, 1}, {0, 1}});
   });
+}
+
+TEST_CASE("fork: takes the page that it goes on in and those that are reserved, where others are full", "[cache]") {
+  // Policies with pages, and which rows of the body are there after `fill` to 25 tokens.
+  for (const auto& [which, rows] : {std::pair{1, 25}, {2, 6}, {4, 17}, {5, 25}, {7, 25}, {8, 20}}) {
+    const auto owner = make_owner(which, shape, 0xff);
+    INFO(owner->name);
+    session s(*owner, 1);
+    s.open(0);
+    support::fill(s, 0, 25);
+    const idx page = owner->page_rows(), entries = (rows + page - 1) / page;
+    const auto reserved = [&] {
+      const idx free = owner->free_pages();
+      owner->reserve(s.at(0), 17);
+      return free - owner->free_pages();
+    }();
+    // What a fill leaves reserved behind those rows is in a tail still.
+    CHECK(forked_pages(*owner, s.at(0)) >= reserved + entries - rows / page);
+    CHECK(forked_pages(*owner, s.at(0)) <= reserved + entries - rows / page + owner->tail);
+  }
+}
+
+TEST_CASE("fork: of full pages takes none, and is there when none is free", "[cache]") {
+  for (const int length : {1, 4, 8, 11, 12}) {
+    const auto owner =
+        make_subject(policy<paged<4>, fp16<>, q8<>>(fp16<>(8), q8<>(16)),
+                     {.layers = 2, .kv_heads = 2, .sequences = 4, .tokens = 16, .max_length = 16, .max_step = 6}, 0xff);
+    session s(*owner, 1);
+    s.open(0);
+    support::fill(s, 0, length);
+    CHECK(forked_pages(*owner, s.at(0)) == (length % 4 != 0));
+    for (int child = 1; child < 4; ++child) {
+      if (length % 4 != 0 && owner->free_pages() == 0)
+        refuses<out_of_pages>(*owner, {s.at(0)},
+                              "sequence " + std::to_string(s.at(0).slot) + " has 1 pages to be forked; 0 of 4",
+                              [&] { owner->fork(host(), s.at(0)); });
+      else
+        s.fork(host(), 0, child);
+    }
+  }
+}
+
+TEST_CASE("truncate: into a page that others have too, which stays as it is", "[cache]") {
+  each_owner([](subject& owner) {
+    for (const int cut : {1, 2, 3, 5, 8}) {
+      session s(owner, 1);
+      s.open(0);
+      support::fill(s, 0, 24);
+      s.fork(host(), 0, 1);
+      for (const int tag : {0, 1}) {
+        try {
+          s.truncate(tag, s.length(tag) - cut);
+        } catch (const invalid_argument&) {
+          continue;  // a window that would show what is gone
+        }
+        const auto before = owner.live_bytes(s.at(1 - tag));
+        s.resalt();
+        s.grow_by(host(), {{tag, cut}});
+        s.grow_by(host(), {{tag, 3}});
+        REQUIRE(owner.live_bytes(s.at(1 - tag)) == before);
+      }
+      s.grow_by(host(), {{0, 2}, {1, 2}});
+      s.close(0), s.close(1);
+      REQUIRE(owner.free_pages() == owner.bytes().body_pages);
+    }
+  });
+}
+
+TEST_CASE("truncate: room in a page that others have too is reserved first, and may be missing", "[cache]") {
+  const auto owner =
+      make_subject(policy<paged<4>, fp16<>, q8<>>(fp16<>(8), q8<>(16)),
+                   {.layers = 2, .kv_heads = 2, .sequences = 3, .tokens = 12, .max_length = 12, .max_step = 6}, 0xff);
+  session s(*owner, 1);
+  s.open(0);
+  support::fill(s, 0, 8);
+  s.fork(host(), 0, 1);
+  s.truncate(1, 6);
+  const sequence cut = s.at(1);
+  const int one[] = {1};
+  std::vector<unsigned char> workspace(owner->workspace_bytes(host(), 1));
+  refuses(*owner, {s.at(0), cut}, "appends 1; that many are not reserved", [&] {
+    owner->begin(host(), {&cut, 1}, one, workspace);
+  });
+  const sequence greedy = owner->open();
+  owner->reserve(greedy, 1);
+  refuses<out_of_pages>(*owner, {s.at(0), cut}, "needs 1 more pages for 2 tokens; 0 of 3",
+                        [&] { owner->reserve(cut, 2); });
+  CHECK_FALSE(owner->try_reserve(cut, 1));
+  owner->reserve(cut, 0);
+  owner->close(greedy);
+  REQUIRE(owner->try_reserve(cut, 2));
+  CHECK(owner->free_pages() == 0);
+  REQUIRE(owner->try_reserve(cut, 2));  // it has its own page now
+  const auto before = owner->live_bytes(s.at(0));
+  s.resalt();
+  s.step(host(), {{1, 2}});
+  CHECK(owner->live_bytes(s.at(0)) == before);
+  // The last of several to have a page writes into that.
+  s.truncate(0, 5);
+  s.close(1);
+  s.grow_by(host(), {{0, 3}});
+  CHECK(owner->free_pages() == 1);
+}
+
+TEST_CASE("truncate: what is reserved can be read at once, through views without a step", "[cache]") {
+  using kv = policy<paged<4>, fp32<>>;
+  const cache_shape few{.layers = 2, .kv_heads = 2, .sequences = 2, .tokens = 24, .max_length = 12, .max_step = 6};
+  cache<kv> from(few, host_memory(), kv(8)), to(few, host_memory(), kv(8));
+  const sequence s = from.open();
+  std::vector<unsigned char> workspace(from.workspace_bytes(host(), 1));
+  const int count[] = {7};
+  from.reserve(s, 7);
+  const step begun = from.begin(host(), {&s, 1}, count, workspace);
+  const tensor<float> k = random_tensor(1, 7, 2, 8), v = random_tensor(2, 7, 2, 8);
+  for (int layer = 0; layer < 2; ++layer) append(host(), from.view(layer), begun, k.rows(), v.rows());
+  from.commit(begun);
+  const sequence child = from.fork(host(), s), copied = to.open();
+  from.truncate(s, 3);
+  from.truncate(child, 3);
+  from.reserve(child, 1);
+  to.reserve(copied, 3);
+  const row_copy copy{from.row(child), from.holds(child), to.row(copied), to.holds(copied, 3), {0, 3}};
+  for (int layer = 0; layer < 2; ++layer) copy_rows(host(), from.view(layer), to.view(layer), {&copy, 1}, workspace);
+  to.adopt(copied, to.holds(copied, 3));
+  for (int layer = 0; layer < 2; ++layer)
+    to.view(layer).each([&](const auto& seg) {
+      for (int token = 0; token < 3; ++token)
+        for (int head = 0; head < 2; ++head)
+          for (int d = 0; d < 8; ++d) {
+            const place p = seg.layout.locate(to.row(copied), head, token);
+            REQUIRE(reinterpret_cast<const float*>(seg.k_row(p, head).codes)[d] == k.row(token, head)[std::size_t(d)]);
+          }
+    });
+  CHECK(from.free_pages() == 4);
 }
 
 TEST_CASE("fork: may be cut as far as its parent", "[cache]") {
@@ -122,8 +265,10 @@ TEST_CASE("fork: what has no room is not forked", "[cache]") {
     session s(owner, 1);
     s.open(0);
     support::fill(s, 0, 25);
+    owner.reserve(s.at(0), 12);
     const sequence greedy = owner.open();
-    const idx pages = owner.bytes().body_pages - owner.free_pages();
+    const idx pages = forked_pages(owner, s.at(0));
+    REQUIRE(pages > 0);
     take_until(owner, greedy, pages);
     refuses<out_of_pages>(owner, {s.at(0), greedy}, "pages to be forked; " + std::to_string(owner.free_pages()) + " of",
                           [&] { owner.fork(host(), s.at(0)); });
@@ -177,7 +322,9 @@ TEST_CASE("reorder: has room for all or changes nothing", "[cache]") {
   each_scarce_owner([](subject& owner) {
     session s(owner, 1);
     fill(s, {25, 0, 0, 0});
-    const idx pages = owner.bytes().body_pages - owner.free_pages();
+    owner.reserve(s.at(0), 12);
+    const idx pages = (owner.close(s.at(3)), forked_pages(owner, s.at(0)));
+    s.open(3);
     take_until(owner, s.at(3), 2 * pages);
     REQUIRE(owner.free_pages() >= pages);
     const std::vector<sequence> three = {s.at(0), s.at(1), s.at(2)};
@@ -196,6 +343,27 @@ TEST_CASE("reorder: has room for all or changes nothing", "[cache]") {
     CHECK(owner.free_pages() >= pages);
     s.step(host(), {{2, 0}});
   });
+}
+
+TEST_CASE("reorder: a page that its parent had with those that are replaced is copied for each of them", "[cache]") {
+  const auto owner =
+      make_subject(policy<paged<4>, fp16<>, q8<>>(fp16<>(8), q8<>(16)),
+                   {.layers = 2, .kv_heads = 2, .sequences = 3, .tokens = 12, .max_length = 12, .max_step = 6}, 0xff);
+  session s(*owner, 1);
+  s.open(0);
+  support::fill(s, 0, 8);
+  s.fork(host(), 0, 1);
+  s.truncate(0, 6);
+  const sequence greedy = owner->open();
+  owner->reserve(greedy, 1);
+  const std::vector<sequence> both = {s.at(0), s.at(1)};
+  refuses<out_of_pages>(*owner, both, "a reorder of 2 sequences needs 1 more pages; 0 of 3", [&] {
+    owner->reorder(host(), both, std::vector{0, 0});
+  });
+  owner->close(greedy);
+  s.reorder(host(), {0, 1}, {0, 0});
+  CHECK(owner->free_pages() == 0);
+  s.step(host(), {{0, 2}, {1, 1}});
 }
 
 TEST_CASE("reorder: names what is wrong, and changes nothing", "[cache]") {
@@ -263,6 +431,17 @@ TEST_CASE("reorder: a row is where a sequence's tokens are", "[cache]") {
   }
   owner.close(s[0]);
   CHECK_THROWS_AS(owner.row(s[0]), invalid_argument);
+}
+
+TEST_CASE("fork: pages that depend on each other are not copied at the same time", "[cache]") {
+  using kvilt::detail::at_once, kvilt::detail::copied_page;
+  const auto alone = [](std::vector<copied_page> copies) { return at_once(copies); };
+  CHECK(alone({}) == 0);
+  CHECK(alone({{0, 1}}) == 1);
+  CHECK(alone({{0, 1}, {0, 2}, {3, 4}}) == 3);
+  CHECK(alone({{0, 1}, {0, 2}, {3, 0}, {5, 6}}) == 2);  // 0 is read before it is written
+  CHECK(alone({{0, 1}, {3, 4}, {4, 5}}) == 2);          // 4 is written before it is read
+  CHECK(alone({{0, 1}, {3, 1}}) == 1);                  // 1 is written twice
 }
 
 TEST_CASE("fork: threads change no bits", "[cache][threads]") {

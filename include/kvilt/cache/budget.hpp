@@ -2,9 +2,11 @@
 
 #include <kvilt/cache/check.hpp>
 #include <kvilt/cache/policy.hpp>
+#include <kvilt/cache/reorder.hpp>
 #include <kvilt/core/given.hpp>
 
 #include <cstddef>
+#include <cstring>
 
 namespace kvilt::inline KVILT_ABI {
 
@@ -16,7 +18,15 @@ struct cache_shape {
   idx tokens = 0;      // in all sequences together; a ring has room for its window whatever is given here
   idx max_length = 0;  // longest sequence; 0: `tokens` where pages are shared, `tokens / sequences` where they are not
   int max_step = 1;    // most tokens that one step appends to one sequence where a window or a tail keeps room for them
+  bool prefixes =
+      false;  // full pages stay for prompts that begin alike: some 60 bytes a page and 4 a token of the host
 };
+
+/// Whether prompts can find what a cache of this policy holds. Not where a window gives pages back that a prompt would
+/// need, where 16-bit sinks lie beside the pages, and where there are no pages.
+template <class Policy>
+inline constexpr bool keeps_prefixes =
+    !fixed_layout<typename Policy::layout_type> && !Policy::retention_type::slides && Policy::exact_sinks == 0;
 
 /// Bytes of one cache, exact: what the owner asks of its memory resource, to the byte.
 struct budget {
@@ -52,12 +62,20 @@ struct storage {
   idx layer_bytes() const { return codes_bytes() + params_bytes(); }
 
   geometry at(unsigned char* base) const {
+    if (pages == 0) return {};  // NOTE: there may be no memory, and nothing stands a stride behind none.
     unsigned char* params = base + codes_bytes();
     return {{base, codes_page, codes_head, k_record},
             {params, params_page, params_head, k_params_record},
             {base + codes_v, codes_page, codes_head, v_record},
             {params + params_v, params_page, params_head, v_params_record},
             pages};
+  }
+  /// All that lies in a page, whoever reads it; `base`: of the layer.
+  void copy_page(unsigned char* base, const copied_page& c) const {
+    std::memcpy(base + c.to * codes_page, base + c.from * codes_page, std::size_t(codes_page));
+    unsigned char* const params = base + codes_bytes();
+    if (params_page > 0)
+      std::memcpy(params + c.to * params_page, params + c.from * params_page, std::size_t(params_page));
   }
 };
 
@@ -166,6 +184,8 @@ struct arrangement {
     expects(s.tokens < idx(1) << 31 && s.max_length < idx(1) << 31, "tokens is ", s.tokens, " and max_length ",
             s.max_length, "; both must be below 2^31");
     expects(s.max_step >= 1, "max_step is ", s.max_step, "; at least 1 is needed");
+    expects(!s.prefixes || keeps_prefixes<Policy>,
+            "prefixes are to be kept; a policy with pages, without a window and without 16-bit sinks is needed");
     check_format_dim("K", p.k);
     check_format_dim("V", p.v);
     if constexpr (Policy::retention_type::slides)

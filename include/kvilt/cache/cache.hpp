@@ -1,7 +1,7 @@
 #pragma once
 
 #include <kvilt/cache/copy.hpp>
-#include <kvilt/cache/ledger.hpp>
+#include <kvilt/cache/prefixes.hpp>
 #include <kvilt/cache/scales.hpp>
 
 namespace kvilt::inline KVILT_ABI {
@@ -17,13 +17,13 @@ namespace kvilt::inline KVILT_ABI {
 /// and so does a second table, of as many bytes. A program that holds the cache needs no CUDA: `begin`, `fork` and
 /// `reorder` take a stream and need cache/device_cache.cuh. They send what the stream's kernels are to know, in order
 /// with these and without waiting for them, through page-locked memory of their own: 8 blocks, each of a step's items
-/// and as much of the table as has changed at one time. So a cache is used on one stream at a time: pages that
-/// `truncate`, `close` or `reorder` gives back are handed out at once, to work that follows in that stream; who changes
-/// streams lets the new one wait for the old. The cache's device is the current one. What is said after a
+/// and as much of the table as has changed at one time. So a cache is used on one stream at a time: pages that are given
+/// back are handed out at once, to work that follows in that stream; who changes streams lets the new one wait for the
+/// old. The cache's device is the current one. What is said after a
 /// `device_error` is undefined.
 template <class Policy, memory_space Space = memory_space::host>
-class cache : public detail::ledger<Policy, Space> {
-  using counts = detail::ledger<Policy, Space>;
+class cache : public detail::prefix_ledger<Policy, Space> {
+  using counts = detail::prefix_ledger<Policy, Space>;
 
  public:
   using policy_type = Policy;
@@ -39,8 +39,24 @@ class cache : public detail::ledger<Policy, Space> {
         data_(from, std::size_t(plan_.bytes.kv_bytes)),
         scales_(has_static_scales ? std::size_t(shape.layers) : 0) {}
 
-  /// A new sequence that is as `s` is: its tokens, and as much room as it has. Neither sees what the other appends;
-  /// that rows are copied for it today is no part of the promise. Throws `out_of_pages`, and nothing has changed.
+  /// Makes room for `tokens` more than are committed; what a window over pages reserves it holds, so a few steps at a
+  /// time are enough for it. Where the sequence would go on in a page that others have too, it gets a copy of that page.
+  /// Throws `out_of_pages`, or `invalid_argument` beyond `max_length`, and nothing has changed.
+  void reserve(sequence s, idx tokens) {
+    counts::check_reserve(s, tokens);
+    make_room(s, tokens);
+  }
+  /// The same, false instead of `out_of_pages`.
+  [[nodiscard]] bool try_reserve(sequence s, idx tokens) {
+    if (counts::missing_pages(s, tokens) > counts::free_pages()) return false;
+    make_room(s, tokens);
+    return true;
+  }
+
+  /// A new sequence that is as `s` is: its tokens, and as much room as it has. Neither sees what the other appends. Both
+  /// have the same pages, but for the one that is partly filled, of which it gets a copy, and those that are reserved;
+  /// 16-bit sinks and tails, and sequences whose places come by arithmetic, are copied. Throws `out_of_pages`, and nothing
+  /// has changed.
   sequence fork(const host& exec, sequence s) requires(!on_device) {
     counts::check_fork(s);
     sequence child;
@@ -59,17 +75,17 @@ class cache : public detail::ledger<Policy, Space> {
   }
 
   /// Afterwards sequence `sequences[i]` is as `sequences[parents[i]]` was, its tokens and its room: the beams of a
-  /// search between two steps. A parent may have several children, or none. parents: [n] of 0 to n - 1. Rows are
-  /// copied only for a parent's second child and further ones. Throws `out_of_pages`, and nothing has changed.
+  /// search between two steps. A parent may have several children, or none. parents: [n] of 0 to n - 1. One child goes on
+  /// where its parent is; the others are forked from it. Throws `out_of_pages`, and nothing has changed.
   void reorder(const host& exec, std::span<const sequence> sequences,
                std::span<const int> parents) requires(!on_device) {
-    const detail::new_order order = counts::plan_reorder(sequences, parents);
+    detail::new_order order = counts::plan_reorder(sequences, parents);
     counts::apply(order, sequences);
     copy(exec, order.copies);
   }
   template <class Gpu>
   void reorder(const Gpu& exec, std::span<const sequence> sequences, std::span<const int> parents) requires(on_device) {
-    const detail::new_order order = counts::plan_reorder(sequences, parents);
+    detail::new_order order = counts::plan_reorder(sequences, parents);
     unsigned char* const staged = stage_copies(exec, idx(order.copies.size()));
     counts::apply(order, sequences);
     copy(exec, order.copies, staged);
@@ -159,6 +175,7 @@ class cache : public detail::ledger<Policy, Space> {
     step rows;
     counts::lay_out(rows, items, sequences, new_tokens);
     detail::pad_items(rows, items, idx(sequences.size()), most.sequences);
+    copy_owed(exec);
     send(exec, to, at, staged);
     side::share(exec, first, s);
     counts::start(s, items, sequences);
@@ -168,21 +185,42 @@ class cache : public detail::ledger<Policy, Space> {
  private:
   template <memory_space, class...>
   friend class basic_cache_set;
+  friend struct detail::persistence;
+  using counts::pages_;
   using counts::plan_;
   using counts::policy_;
   using counts::shape_;
 
-  void copy(const host& exec, std::span<const detail::sequence_copy> rows) const {
+  // Some part of a sequence lies in a place of its own.
+  static constexpr bool has_places = !counts::tabled || Policy::exact_sinks > 0 || Policy::tail > 0;
+
+  void copy(const host& exec, std::span<const detail::sequence_copy> copies) const {
     const idx heads = shape_.kv_heads, tasks = shape_.layers * heads;
-    exec.for_each(idx(rows.size()) * tasks, [&](idx i, int) {
-      const detail::sequence_copy& c = rows[std::size_t(i / tasks)];
-      detail::copy_sequence(view(int(i % tasks / heads)), c.n, c.from, c.to, int(i % heads));
-    });
+    if constexpr (has_places)
+      exec.for_each(idx(copies.size()) * tasks, [&](idx i, int) {
+        const detail::sequence_copy& c = copies[std::size_t(i / tasks)];
+        detail::copy_sequence(view(int(i % tasks / heads)), c.n, c.from, c.to, int(i % heads));
+      });
+    if constexpr (counts::tabled)
+      exec.for_each(idx(copies.size()) * shape_.layers,
+                    [&](idx i, int) { copy_page(copies[std::size_t(i / shape_.layers)].page, i % shape_.layers); });
+  }
+  void copy_page(const detail::copied_page& c, idx layer) const {
+    if (c.from >= 0) plan_.body.copy_page(data_.data() + layer * plan_.layer_bytes(), c);
+  }
+  void make_room(sequence s, idx tokens) {
+    counts::take_room(s, tokens);
+    if constexpr (counts::tabled && !on_device) {
+      // NOTE: at once, also if that takes a while: rows are read and written through views without a step, by `copy_rows`.
+      for (const detail::copied_page& c : pages_.owed())
+        for (int layer = 0; layer < shape_.layers; ++layer) copy_page(c, layer);
+      pages_.settled();
+    }
   }
   void check_workspace(const host& exec, const step& s) const {
     detail::check_scratch(exec, s, policy_.k.dim(), policy_.v.dim());
   }
-  detail::table_memory<Space>& ids() { return counts::pages_.memory_of_ids(); }
+  detail::table_memory<Space>& ids() { return pages_.memory_of_ids(); }
   /// Staged memory for a step that finds little of the table changed.
   std::size_t least_staged() const {
     return std::size_t(shape_.sequences) * (sizeof(step_item) + sizeof(detail::table_run)) +
@@ -195,19 +233,45 @@ class cache : public detail::ledger<Policy, Space> {
     detail::device_side<Gpu>::send(exec, staging_, to, ids().blank() ? ids().bytes() : 0);
     ids().sent();
   }
-  /// Memory for what any `rows` rows' new pages take. NOTE: before anything changes.
+  /// Memory for what the new pages of `rows` copies take, and those that names put in the place of their parents'. NOTE:
+  /// before anything changes.
   template <class Gpu>
   unsigned char* stage_copies(const Gpu& exec, idx rows) {
     using side = detail::device_side<Gpu>;
     side::check(exec, data_.data());
-    return side::stage(exec, staging_, detail::upload_places(0, 0, ids().changes(rows)).end, least_staged());
+    return side::stage(exec, staging_,
+                       detail::upload_places(0, 0, ids().changes(pages_.keeps_names() ? 2 * rows : rows)).end,
+                       least_staged());
   }
   template <class Gpu>
-  void copy(const Gpu& exec, std::span<const detail::sequence_copy> rows, unsigned char* staged) {
-    if (rows.empty()) return;
+  void copy(const Gpu& exec, std::span<const detail::sequence_copy> copies, unsigned char* staged) {
+    if (copies.empty()) return;
+    copy_owed(exec);
     detail::upload to;
     send(exec, to, detail::upload_places(0, 0, ids().changes()), staged);
-    detail::device_side<Gpu>::copy(exec, view(0), rows, shape_.layers, plan_.layer_bytes());
+    if constexpr (has_places) detail::device_side<Gpu>::copy(exec, view(0), copies, shape_.layers, plan_.layer_bytes());
+    if constexpr (counts::tabled) {
+      std::vector<detail::copied_page> pages;
+      for (const detail::sequence_copy& c : copies)
+        if (c.page.from >= 0) pages.push_back(c.page);
+      copy_together(exec, pages);  // NOTE: what is read is held by others, and what is written was free
+    }
+  }
+  template <class Gpu>
+  void copy_together(const Gpu& exec, std::span<const detail::copied_page> pages) const {
+    detail::device_side<Gpu>::copy_pages(exec, plan_.body, data_.data(), pages, shape_.layers, plan_.layer_bytes());
+  }
+  /// NOTE: before anything that is launched writes a page: pages that these are copies of may have other owners by now.
+  template <class Gpu>
+  void copy_owed(const Gpu& exec) {
+    if constexpr (counts::tabled) {
+      std::span<const detail::copied_page> owed = pages_.owed();
+      for (std::size_t n = 0; !owed.empty(); owed = owed.subspan(n)) {
+        n = detail::at_once(owed);
+        copy_together(exec, owed.first(n));
+      }
+      pages_.settled();
+    }
   }
   void check_layer(int layer) const {
     detail::expects(layer >= 0 && layer < shape_.layers, "layer ", layer, "; the cache has layers 0 to ",

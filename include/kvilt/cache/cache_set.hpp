@@ -1,61 +1,17 @@
 #pragma once
 
 #include <kvilt/cache/cache.hpp>
-#include <kvilt/cache/layer_map.hpp>
+#include <kvilt/cache/set_shape.hpp>
 
 #include <array>
 #include <span>
 #include <string>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 namespace kvilt::inline KVILT_ABI {
 
-/// How large a set of caches is to be, in what all its groups share.
-struct set_shape {
-  int sequences = 1;   // open at one time
-  idx tokens = 0;      // in all sequences together, unless a group says otherwise
-  idx max_length = 0;  // longest sequence, as `cache_shape` has it
-  int max_step = 1;    // most tokens that one step appends to one sequence where a window or a tail keeps room for them
-};
-
-/// Layers of a model that are kept alike.
-template <class Policy>
-struct layer_group {
-  std::vector<layer_part> layers;  // what each layer of the group keeps, in any order
-  int kv_heads = 0;                // of each
-  Policy policy = {};
-  idx tokens = 0;  // in all sequences together; 0: the set's. A window over pages is well served by fewer
-};
-
-/// Bytes of a set, exact: the sums over its groups.
-template <int Groups>
-struct set_budget {
-  std::array<budget, std::size_t(Groups)> groups;
-
-  idx bytes() const { return sum(&budget::kv_bytes) + sum(&budget::table_bytes); }
-  idx kv_bytes() const { return sum(&budget::kv_bytes); }
-  idx table_bytes() const { return sum(&budget::table_bytes); }
-  double bytes_per_token() const { return sum(&budget::bytes_per_token); }
-  idx bytes_per_sequence() const { return sum(&budget::bytes_per_sequence); }
-
- private:
-  template <class Number>
-  Number sum(Number budget::*member) const {
-    Number all = 0;
-    for (const budget& b : groups) all += b.*member;
-    return all;
-  }
-};
-
 namespace detail {
-
-/// Runs `body`; what it throws names the group.
-template <class Body>
-decltype(auto) in_group(int group, Body&& body) {
-  return named([&] { return "group " + std::to_string(group); }, body);
-}
 
 /// Calls `undo` where an error leaves what has not been said to be done.
 template <class Undo>
@@ -74,34 +30,7 @@ class on_failure {
   bool done_ = false;
 };
 
-template <class Policy>
-cache_shape shape_of(const set_shape& s, const layer_group<Policy>& g) {
-  return {.layers = int(g.layers.size()),
-          .kv_heads = g.kv_heads,
-          .sequences = s.sequences,
-          .tokens = g.tokens ? g.tokens : s.tokens,
-          .max_length = s.max_length,
-          .max_step = s.max_step};
-}
-
-template <class... Policies>
-layer_map map_layers(const layer_group<Policies>&... groups) {
-  layer_map map;
-  int g = 0;
-  (map.add(g++, groups.layers, groups.kv_heads, groups.policy.k.dim(), groups.policy.v.dim()), ...);
-  map.close();
-  return map;
-}
-
 }  // namespace detail
-
-/// What a set of these groups takes, without allocating it. Throws `invalid_argument` as the set would.
-template <class... Policies>
-set_budget<int(sizeof...(Policies))> plan_bytes(const set_shape& s, const layer_group<Policies>&... groups) {
-  detail::map_layers(groups...);
-  int g = 0;
-  return {{detail::in_group(g++, [&] { return plan_bytes(groups.policy, detail::shape_of(s, groups)); })...}};
-}
 
 /// Several caches behind one sequence: layers of different kind (windows and all tokens, dims, heads), formats that
 /// differ by layer, and heads of one layer kept in different formats. Each group is a `cache` with pages of its own; a
@@ -146,6 +75,29 @@ class basic_cache_set {
     sequence s;
     each([&](auto& c, int) { s = c.open(); });
     return s;
+  }
+  /// With as much of `prompt` as every group finds: all have the same tokens of it.
+  opened_sequence open(std::span<const token_id> prompt, const prompt_options& options = {}) {
+    each([&](auto& c, int) { c.check_prompt(options); });
+    const idx most = cached_tokens(prompt, options);
+    opened_sequence s;
+    each([&](auto& c, int) { s = c.open_within(prompt, options, most); });
+    return s;
+  }
+  idx name(sequence s, std::span<const token_id> tokens) {
+    idx found = detail::no_end;
+    each([&](auto& c, int) {
+      found = smaller(found, c.name(s, tokens));
+    });  // NOTE: what one refuses the first has refused
+    return found;
+  }
+  idx cached_tokens(std::span<const token_id> prompt, const prompt_options& options = {}) {
+    idx most = detail::no_end;
+    each([&](auto& c, int) { most = smaller(most, c.cached_tokens(prompt, options)); });
+    // NOTE: whole pages of every group, of whatever size.
+    for (idx before = -1; std::exchange(before, most) != most;)
+      each([&](const auto& c, int) { most = most / c.plan_.page_rows * c.plan_.page_rows; });
+    return most;
   }
   void close(sequence s) {
     each([&](auto& c, int) { c.close(s); });
@@ -310,6 +262,7 @@ class basic_cache_set {
   }
 
  private:
+  friend struct detail::persistence;
   using indices = std::make_index_sequence<sizeof...(Policies)>;
 
   template <std::size_t... G>

@@ -32,11 +32,13 @@ inline void copy_run(const plane& p, place from, place to, int head, int rows, i
   for (int i = 0; i < count; ++i) copy_bytes(p.at(from, head, first + i), p.at(to, head, first_to + i), bytes);
 }
 
-/// Every row that the lengths `n` name, of one head, byte for byte from sequence `from` to sequence `to` of the view.
+/// Every row that the lengths `n` name, of one head, byte for byte from sequence `from` to sequence `to` of the view, in
+/// parts where each sequence has a place of its own; pages are the owner's affair.
 template <class View>
 void copy_sequence(const View& view, lengths n, int from, int to, int head) {
   view.each([&](const auto& seg) {
     using segment_type = std::remove_cvref_t<decltype(seg)>;
+    if constexpr (!fixed_layout<typename segment_type::layout_type>) return;
     constexpr int k_rows = segment_type::k_format::rows, v_rows = segment_type::v_format::rows;
     const idx count = seg.retention.count(n, from, head);
     for (idx i = 0; i < count;) {

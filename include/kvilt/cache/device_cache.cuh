@@ -79,6 +79,10 @@ struct device_side<gpu> {
                    idx layer_bytes) {
     copy_sequences(exec, view, copies, layers, layer_bytes);
   }
+  static void copy_pages(const gpu& exec, const storage& body, unsigned char* data, std::span<const copied_page> copies,
+                         int layers, idx layer_bytes) {
+    kvilt::detail::copy_pages(exec, body, data, copies, layers, layer_bytes);
+  }
 };
 
 }  // namespace kvilt::inline KVILT_ABI::detail

@@ -9,13 +9,7 @@
 
 namespace kvilt::inline KVILT_ABI::detail {
 
-/// A sequence as its user names it.
-struct handle {
-  bool open = false;
-  std::uint32_t generation = 0;
-  int row = 0;                // of the view's tables; no two handles have the same
-  std::uint64_t checked = 0;  // the call that has seen it last
-};
+struct persistence;  // tiers/persistence.hpp
 
 /// What is held of it, in a row of the view's tables.
 struct entry {

@@ -2,10 +2,11 @@
 
 #include <kvilt/cache/budget.hpp>
 #include <kvilt/cache/device_step.hpp>
+#include <kvilt/cache/handles.hpp>
 #include <kvilt/cache/holding.hpp>
-#include <kvilt/cache/owned_table.hpp>
 #include <kvilt/cache/reorder.hpp>
 #include <kvilt/cache/step.hpp>
+#include <kvilt/cache/text_table.hpp>
 
 #include <type_traits>
 #include <utility>
@@ -19,7 +20,9 @@ class basic_cache_set;
 namespace detail {
 
 /// What an owner knows of its sequences in ids and counts: who is open, how long, with room for what, on which pages.
-/// Bytes are the cache's affair. A handle's slot stays; the row of the view's tables that it is stored in may change.
+/// Bytes are the cache's affair. Sequences may have pages in common. A step writes behind the rows that the body has of a
+/// sequence, and the pages there are its own: a fork gets its own at once. Only a truncation goes back into a page that
+/// others have, so that the next `reserve` takes another one.
 template <class Policy, memory_space Space>
 class ledger {
  public:
@@ -29,33 +32,28 @@ class ledger {
   /// The longest that a sequence may get; a ring has no end.
   idx max_length() const { return plan_.window_slots ? no_end : plan_.max_length; }
 
-  int free_sequences() const { return int(closed_.size()); }
-  /// Pages that no sequence has; where pages come by arithmetic, those of the sequences not open.
+  int free_sequences() const { return handles_.free(); }
+  /// Pages that no sequence has, those that prompts may find included; without tables, those of sequences not open.
   idx free_pages() const { return tabled ? pages_.free() : plan_.body.pages / shape_.sequences * free_sequences(); }
   /// Tokens that the free pages hold. A ring is never short of room for more: without end, whoever has its pages.
   idx free_tokens() const {
-    if (plan_.window_slots) return handles_.empty() ? 0 : no_end;
+    if (plan_.window_slots) return moved_from() ? 0 : no_end;
     return tabled ? pages_.free() * plan_.page_rows : plan_.max_length * free_sequences();
   }
 
   /// A new, empty sequence. Throws `out_of_pages` when all are open.
   sequence open() {
-    check_free_sequence();
-    const int slot = closed_.back();
-    closed_.pop_back();
-    handle& h = handles_[std::size_t(slot)];
-    h.open = true;
-    entry& e = entries_[std::size_t(h.row)] = {};  // NOTE: nvcc 13 gives the first member what is meant for a later one
+    const sequence s = handles_.open();
+    entry& e = of(s) = {};  // NOTE: nvcc 13 gives the first member what is meant for a later one
     e.body = Policy::tail ? Policy::sinks : 0;
-    return {slot, ++h.generation};
+    return s;
   }
 
   void close(sequence s) {
-    handle& h = find(s);
+    const int row = find(s).row;
     check_idle("close");
-    give_pages(h.row, 0);
-    h.open = false;
-    closed_.push_back(s.slot);
+    clear(row);
+    handles_.close(s);
   }
 
   /// Committed tokens.
@@ -91,34 +89,20 @@ class ledger {
     if (plan_.window_slots) return 0;
     expects(tokens <= plan_.max_length - e.length, "sequence ", s.slot, " has ", e.length, " tokens and reserves ",
             tokens, " more; the longest may have ", plan_.max_length);
-    return larger(pages_for(e.length + tokens) - e.pages, 0);
+    return larger(pages_for(e.length + tokens) - e.pages, 0) + (tokens > 0 && goes_on_in_shared(find(s).row));
   }
 
-  /// Makes room for `tokens` more than are committed; what a window over pages reserves it holds, so a few steps at a
-  /// time are enough for it. Throws `out_of_pages`, or `invalid_argument` beyond `max_length`.
-  void reserve(sequence s, idx tokens) {
-    check_reserve(s, tokens);
-    take_pages(s, tokens);
-  }
-
-  /// The same, false instead of `out_of_pages`.
-  [[nodiscard]] bool try_reserve(sequence s, idx tokens) {
-    if (missing_pages(s, tokens) > pages_.free()) return false;
-    take_pages(s, tokens);
-    return true;
-  }
-
-  /// Forgets the tokens from `length` on and gives their pages back. Throws where what a window would show again is
-  /// gone.
+  /// Forgets the tokens from `length` on and gives their pages back; where the sequence is to go on in a page that others
+  /// have too, room for that is to be reserved again. Throws where what a window would show again is gone.
   void truncate(sequence s, idx length) {
     check_truncate(s, length);
     entry& e = of(s);
     e.length = length;
     if constexpr (Policy::tail > 0) e.body = larger(smaller(e.body, length), Policy::sinks);
     if (length <= Policy::sinks) e.written = length, e.lost = 0;
+    pages_.cut_text(find(s).row, length);
     // NOTE: what has left the tail stays in the body, also where a sequence of this length would have it in its tail.
-    const idx flushed = e.body > Policy::sinks ? e.body - Policy::exact_sinks : 0;
-    give_pages(find(s).row, larger(pages_for(length), pages_of_rows(flushed)));
+    give_pages(find(s).row, larger(pages_for(length), pages_of_rows(rows_of(e))));
   }
 
   /// Ends the step: lengths grow by `accepted[i]` tokens each, or by all. Every layer must have appended what is
@@ -138,22 +122,20 @@ class ledger {
   static constexpr bool slides = Policy::retention_type::slides;
   template <memory_space, class...>
   friend class kvilt::basic_cache_set;
+  friend struct persistence;
 
   ledger(const Policy& policy, const arrangement<Policy>& plan, const cache_shape& shape, memory<Space> from)
       : policy_(policy),
         shape_(shape),
         plan_(plan),
-        pages_(shape.sequences, plan_.bytes.table_width, tabled ? plan_.body.pages : 0, from),
-        handles_(std::size_t(shape.sequences)),
-        entries_(handles_.size()) {
-    begun_.reserve(handles_.size());
-    for (int s = shape.sequences; s-- > 0;) {
-      handles_[std::size_t(s)].row = s;
-      closed_.push_back(s);
-    }
+        pages_(shape.sequences, plan_.bytes.table_width, tabled ? plan_.body.pages : 0,
+               shape.prefixes ? plan_.page_rows : 0, from),
+        handles_(shape.sequences),
+        entries_(std::size_t(shape.sequences)) {
+    begun_.reserve(entries_.size());
   }
 
-  bool moved_from() const { return handles_.empty(); }
+  bool moved_from() const { return handles_.moved_from(); }
   const page_id* table() const { return pages_.data(); }
   idx first_body_slot() const { return plan_.body_sinks; }
 
@@ -161,6 +143,16 @@ class ledger {
     const idx missing = missing_pages(s, tokens);
     expects<out_of_pages>(missing <= pages_.free(), "sequence ", s.slot, " needs ", missing, " more pages for ", tokens,
                           " tokens; ", pages_.free(), " of ", pages_.total(), " are free");
+  }
+  /// Makes room that `missing_pages` has found to be there.
+  void take_room(sequence s, idx tokens) {
+    if (plan_.window_slots) return;
+    const int row = find(s).row;
+    entry& e = entries_[std::size_t(row)];
+    if (tokens > 0 && goes_on_in_shared(row)) pages_.replace(row, rows_of(e) / plan_.page_rows);
+    const idx end = larger(pages_for(e.length + tokens), e.pages);
+    pages_.take(row, e.pages, end);
+    e.pages = end;
   }
 
   void check_truncate(sequence s, idx length) const {
@@ -234,16 +226,17 @@ class ledger {
   }
 
   void check_fork(sequence s) const {
-    const idx pages = live_pages(find(s).row);
+    const int row = find(s).row;
+    const idx pages = pages_.own_pages(row, kept_pages(row), of(s).pages);
     check_idle("fork");
-    check_free_sequence();
+    handles_.check_free();
     expects<out_of_pages>(pages <= pages_.free(), "sequence ", s.slot, " has ", pages, " pages to be forked; ",
                           pages_.free(), " of ", pages_.total(), " are free");
   }
   /// Opens a fork that has been checked.
   sequence_copy fork_to(sequence s, sequence& child) {
     child = open();
-    const sequence_copy copy{find(s).row, find(child).row, there(of(s))};
+    sequence_copy copy{find(s).row, find(child).row, there(of(s)), {}};
     inherit(copy);
     return copy;
   }
@@ -262,44 +255,39 @@ class ledger {
               " has parent ", parents[i], "; there are 0 to ", idx(parents.size()) - 1);
     }
     new_order order = order_of(rows, parents);
-    idx missing = 0;
+    typename text_table<Space>::emptying given(pages_);
+    for (const sequence_copy& c : order.copies) given.add(c.to, entries_[std::size_t(c.to)].pages);
+    idx missing = -given.freed();
     for (sequence_copy& c : order.copies) {
-      c.n = there(entries_[std::size_t(c.from)]);
-      missing += live_pages(c.from) - live_pages(c.to);
+      const entry& e = entries_[std::size_t(c.from)];
+      c.n = there(e);
+      missing += given.own_pages(c.from, kept_pages(c.from), e.pages);
     }
     expects<out_of_pages>(missing <= pages_.free(), "a reorder of ", sequences.size(), " sequences needs ", missing,
                           " more pages; ", pages_.free(), " of ", pages_.total(), " are free");
     return order;
   }
-  void apply(const new_order& order, std::span<const sequence> sequences) {
-    for (const sequence_copy& c : order.copies) give_pages(c.to, 0);
-    for (const sequence_copy& c : order.copies) inherit(c);
+  void apply(new_order& order, std::span<const sequence> sequences) {
+    for (const sequence_copy& c : order.copies) clear(c.to);
+    for (sequence_copy& c : order.copies) inherit(c);
     for (std::size_t i = 0; i < sequences.size(); ++i) find(sequences[i]).row = order.rows[i];
   }
 
   Policy policy_;
   cache_shape shape_;
   arrangement<Policy> plan_;
-  owned_table<Space> pages_;
+  text_table<Space> pages_;
+  sequence_handles handles_;
 
- private:
-  const handle& find(sequence s) const {
-    expects(s.slot >= 0 && std::size_t(s.slot) < handles_.size(), "sequence ", s.slot, "; the cache has 0 to ",
-            idx(handles_.size()) - 1);
-    const handle& h = handles_[std::size_t(s.slot)];
-    expects(h.open && h.generation == s.generation, "sequence ", s.slot, " (opened as its ", s.generation,
-            "th) is closed");
-    return h;
-  }
-  handle& find(sequence s) { return const_cast<handle&>(std::as_const(*this).find(s)); }
+  const handle& find(sequence s) const { return handles_.find(s); }
+  handle& find(sequence s) { return handles_.find(s); }
   const entry& of(sequence s) const { return entries_[std::size_t(find(s).row)]; }
   entry& of(sequence s) { return entries_[std::size_t(find(s).row)]; }
   void check_idle(const char* verb) const { expects(idle_, verb, ": step ", serial_, " is begun and not committed"); }
+  /// Pages that no step writes any more.
+  idx kept_pages(int row) const { return tabled ? rows_of(entries_[std::size_t(row)]) / plan_.page_rows : 0; }
 
-  void check_free_sequence() const {
-    expects<out_of_pages>(!closed_.empty(), "all ", shape_.sequences, " sequences are open");
-  }
-
+ private:
   void check_begin(sequence s, int tokens) {
     expects(std::exchange(find(s).checked, checks_) != checks_, "sequence ", s.slot, " is in the step twice");
     expects(tokens >= 0, "sequence ", s.slot, " appends ", tokens, " tokens");
@@ -313,7 +301,8 @@ class ledger {
     const entry& e = of(s);
     if (!plan_.window_slots)
       expects(e.length + tokens <= plan_.max_length &&
-                  larger(pages_for(e.length + tokens), pages_of_rows(in_body)) <= e.pages,
+                  larger(pages_for(e.length + tokens), pages_of_rows(in_body)) <= e.pages &&
+                  (tokens == 0 || !goes_on_in_shared(find(s).row)),
               "sequence ", s.slot, " has ", e.length, " tokens and appends ", tokens, "; that many are not reserved");
   }
 
@@ -347,24 +336,38 @@ class ledger {
     return n;
   }
 
-  /// Gives an empty row what another has, in lengths and in pages.
-  void inherit(const sequence_copy& c) {
-    entries_[std::size_t(c.to)] = entries_[std::size_t(c.from)];
-    pages_.match(c.from, c.to, entries_[std::size_t(c.from)].pages);
+  /// Gives an empty row what another has, in lengths and in pages, and says which page is to be copied.
+  void inherit(sequence_copy& c) {
+    const entry& e = entries_[std::size_t(c.to)] = entries_[std::size_t(c.from)];
+    if constexpr (!tabled) return;
+    const idx kept = kept_pages(c.from);
+    pages_.name(c.from, kept);
+    pages_.share_text(c.from, c.to);
+    pages_.share(c.from, c.to, kept, e.pages);
+    if (kept < e.pages && rows_of(e) > kept * plan_.page_rows) c.page = pages_.copy_of(c.from, c.to, kept);
   }
-  idx live_pages(int row) const { return pages_.count(row, entries_[std::size_t(row)].pages); }
+
+  /// Rows that the body has of a sequence: steps write behind them.
+  idx rows_of(const entry& e) const {
+    if constexpr (Policy::tail == 0) return larger(e.length - Policy::exact_sinks, 0);
+    const bool in_sinks = Policy::exact_sinks == 0 && e.length < Policy::sinks;
+    return in_sinks ? e.length : e.body - Policy::exact_sinks;
+  }
+  /// NOTE: pages behind that one are always its own.
+  bool goes_on_in_shared(int row) const {
+    const idx next = kept_pages(row);
+    return tabled && next < entries_[std::size_t(row)].pages && pages_.shared(row, next);
+  }
 
   /// Table entries that `length` tokens take.
   idx pages_for(idx length) const { return pages_of_rows(plan_.body_rows(length)); }
   idx pages_of_rows(idx rows) const { return tabled && rows > 0 ? ceil_div(rows, plan_.page_rows) : 0; }
 
-  void take_pages(sequence s, idx tokens) {
-    if (plan_.window_slots) return;
-    const int row = find(s).row;
-    entry& e = entries_[std::size_t(row)];
-    const idx end = larger(pages_for(e.length + tokens), e.pages);
-    pages_.take(row, e.pages, end);
-    e.pages = end;
+  /// Leaves a row with nothing; what has a name can be found still.
+  void clear(int row) {
+    pages_.name(row, kept_pages(row));
+    give_pages(row, 0);
+    pages_.end_text(row);
   }
   void give_pages(int row, idx from) {
     entry& e = entries_[std::size_t(row)];
@@ -385,9 +388,7 @@ class ledger {
     }
   }
 
-  std::vector<handle> handles_;  // by slot
-  std::vector<entry> entries_;   // by row
-  std::vector<int> closed_;
+  std::vector<entry> entries_;     // by row
   std::uint64_t serial_ = 0;       // of the step begun last
   std::uint64_t checks_ = 0;       // calls that check a batch
   std::vector<begun_item> begun_;  // its items: the workspace is the caller's

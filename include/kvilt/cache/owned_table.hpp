@@ -1,11 +1,14 @@
 #pragma once
 
+#include <kvilt/cache/page_source.hpp>
+#include <kvilt/cache/reorder.hpp>
 #include <kvilt/cache/upload.hpp>
 #include <kvilt/core/math.hpp>
 #include <kvilt/core/memory.hpp>
-#include <kvilt/pages/page_pool.hpp>
 
 #include <algorithm>
+#include <span>
+#include <unordered_set>
 #include <vector>
 
 namespace kvilt::inline KVILT_ABI::detail {
@@ -93,49 +96,133 @@ class table_memory<memory_space::device> {
   bool blank_ = true;
 };
 
-/// The pages of each row of a view's tables: ids, from one pool. Entries without a page are -1.
+/// The pages of each row of a view's tables: ids, from one pool. Entries without a page are -1. Rows may have pages in
+/// common, which none of them writes.
 template <memory_space Space>
 class owned_table {
  public:
-  owned_table(int rows, idx width, idx pages, memory<Space> from)
-      : width_(width), ids_(rows, width, from), pool_(pages) {}
+  /// `named_tokens`: as `page_source` has it.
+  owned_table(int rows, idx width, idx pages, int named_tokens, memory<Space> from)
+      : from_(pages, named_tokens), width_(width), ids_(rows, width, from) {}
 
   const page_id* data() const { return ids_.there(); }
   table_memory<Space>& memory_of_ids() { return ids_; }
-  idx free() const { return pool_.free(); }
-  idx total() const { return pool_.total(); }
+  /// Pages that can be taken.
+  idx free() const { return from_.available(); }
+  idx total() const { return from_.pool().total(); }
+  page_counts counts() const { return from_.pool().counts(); }
 
-  /// Pages among a row's first `entries`.
-  idx count(int row, idx entries) const {
-    const page_id* first = ids_.here() + row * width_;
-    return std::count_if(first, first + entries, [](page_id p) { return p >= 0; });
+  /// Whether others have an entry's page too, or may find it.
+  bool shared(int row, idx entry) const { return shared(at(row)[entry]); }
+  /// Pages of entries [first, last) that nobody else has: as many as `share` takes.
+  idx own_pages(int row, idx first, idx last) const {
+    return std::count_if(at(row) + first, at(row) + larger(first, last),
+                         [&](page_id p) { return p >= 0 && !shared(p); });
   }
   /// Gives entries [first, last) a page each; so many must be free.
   void take(int row, idx first, idx last) {
     ids_.changed(row, first, last);
-    for (; first < last; ++first) at(row)[first] = pool_.take();
+    if (first < last) from_.take({at(row) + first, std::size_t(last - first)});
   }
-  /// Takes the pages of entries [first, last), where there are any, back into the pool.
+  /// Gives the pages of entries [first, last) back, where there are any.
   void give(int row, idx first, idx last) {
     ids_.changed(row, first, last);
-    while (last > first) {
-      page_id& p = at(row)[--last];
-      if (p >= 0) pool_.give(p);
-      p = -1;
+    if (first >= last) return;
+    from_.give({at(row) + first, std::size_t(last - first)}, first);
+    std::fill(at(row) + first, at(row) + last, page_id(-1));
+    forget_unread_copies();
+  }
+  /// An empty row gets what another has among its first `entries`: the same page before entry `kept` and where the page
+  /// is shared already, else one of its own, which must be free.
+  void share(int from, int to, idx kept, idx entries) {
+    ids_.changed(to, 0, entries);
+    for (idx i = 0; i < entries; ++i) {
+      const page_id p = at(from)[i];
+      if (p < 0) continue;
+      const bool same = i < kept || shared(p);
+      if (same) from_.hold(p);
+      at(to)[i] = same ? p : from_.take();
     }
   }
-  /// Pages of its own for an empty row, where another has some among its first `entries`.
-  void match(int from, int to, idx entries) {
-    for (idx i = 0; i < entries; ++i)
-      if (at(from)[i] >= 0) take(to, i, i + 1);
+  /// A page of its own for an entry whose page is shared; one must be free. What was in that is owed: copied before
+  /// anybody writes into either, whoever has them then.
+  void replace(int row, idx entry) {
+    page_id& p = at(row)[entry];
+    const copied_page copy{p, from_.take()};
+    from_.give({&p, 1}, entry);
+    p = copy.to;
+    ids_.changed(row, entry, entry + 1);
+    owed_.push_back(copy);
+  }
+  /// Copies that `replace` has left to do, in this order, as if one after another.
+  std::span<const copied_page> owed() const { return owed_; }
+  void settled() { owed_.clear(); }
+
+  /// The pages of a row and those of a copy of it, for an entry that both go on in.
+  copied_page copy_of(int from, int to, idx entry) const {
+    const page_id p = at(from)[entry], q = at(to)[entry];
+    return p == q ? copied_page{} : copied_page{p, q};
   }
 
- private:
+  /// What becomes of pages when rows are emptied.
+  class emptying {
+   public:
+    explicit emptying(const owned_table& table) : table_(table) {}
+    void add(int row, idx entries) {
+      for (idx i = 0; i < entries; ++i)
+        if (table_.at(row)[i] >= 0) given_.push_back(table_.at(row)[i]);
+    }
+    /// Pages that nobody has then. To be asked when all rows are added, before `own_pages`.
+    idx freed() {
+      std::ranges::sort(given_);
+      idx pages = 0;
+      for (auto p = given_.begin(); p != given_.end(); p = std::upper_bound(p, given_.end(), *p))
+        pages += table_.from_.pool().holders(*p) == times(*p);
+      return pages;
+    }
+    /// Pages of entries [first, last) that nobody else has then.
+    idx own_pages(int row, idx first, idx last) const {
+      return std::count_if(table_.at(row) + first, table_.at(row) + larger(first, last), [&](page_id p) {
+        return p >= 0 && !table_.from_.kept(p, table_.from_.pool().holders(p) - times(p));
+      });
+    }
+
+   private:
+    idx times(page_id p) const {
+      const auto [first, last] = std::equal_range(given_.begin(), given_.end(), p);
+      return last - first;
+    }
+
+    const owned_table& table_;
+    std::vector<page_id> given_;
+  };
+
+ protected:
   page_id* at(int row) { return ids_.here() + row * width_; }
+  const page_id* at(int row) const { return ids_.here() + row * width_; }
+  void changed(int row, idx first, idx last) { ids_.changed(row, first, last); }
+
+  page_source from_;
+
+ private:
+  bool shared(page_id p) const { return p >= 0 && from_.shared(p); }
+  /// Of what is owed, what nobody has any more and no later copy reads.
+  void forget_unread_copies() {
+    if (owed_.empty()) return;
+    std::unordered_set<page_id> read;
+    auto kept = owed_.end();
+    for (auto c = owed_.end(); c != owed_.begin();) {
+      --c;
+      if (from_.pool().holders(c->to) == 0 && !read.contains(c->to)) continue;
+      read.insert(c->from);
+      *--kept = *c;
+    }
+    owed_.erase(owed_.begin(), kept);
+  }
 
   idx width_;
   table_memory<Space> ids_;
-  page_pool pool_;
+  std::vector<copied_page> owed_;
 };
 
 }  // namespace kvilt::inline KVILT_ABI::detail

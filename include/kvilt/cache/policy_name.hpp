@@ -109,7 +109,7 @@ using name_refusal = void (*)(std::string_view text, const std::string& why);
 inline std::string quoted(std::string_view piece) {
   constexpr std::size_t longest = 80;
   std::string out = "'";
-  for (const char c : piece.substr(0, longest)) out += (c >= 0 && c < ' ') || c == 127 ? '?' : c;
+  for (const char c : piece.substr(0, longest)) out += (unsigned char)(c) < ' ' || c == 127 ? '?' : c;
   return out + (piece.size() > longest ? "...'" : "'");
 }
 

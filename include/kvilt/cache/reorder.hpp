@@ -4,16 +4,37 @@
 
 #include <cstddef>
 #include <span>
+#include <unordered_set>
 #include <vector>
 
 namespace kvilt::inline KVILT_ABI::detail {
 
-/// Rows that are copied from one row of a view's tables to another: all that the lengths name.
+/// A page that is copied whole, in every layer.
+struct copied_page {
+  page_id from = -1;  // -1: there is nothing to copy
+  page_id to = -1;
+};
+
+/// What one row of a view's tables gets from another: of parts without pages all that the lengths name, and of the body,
+/// whose other pages both have, the page that both go on in.
 struct sequence_copy {
   int from = 0;
   int to = 0;
   lengths n;
+  copied_page page;
 };
+
+/// How many of the first copies may be made at the same time, as if one after another.
+inline std::size_t at_once(std::span<const copied_page> copies) {
+  std::unordered_set<page_id> read, written;
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    const copied_page& c = copies[i];
+    if (read.contains(c.to) || written.contains(c.from) || written.contains(c.to)) return i;
+    read.insert(c.from);
+    written.insert(c.to);
+  }
+  return copies.size();
+}
 
 /// What a reorder comes to: where each sequence is afterwards, and what is copied there.
 struct new_order {
@@ -53,7 +74,7 @@ inline new_order order_of(std::span<const int> rows, std::span<const int> parent
   for (std::size_t i = 0; i < places.size(); ++i) {
     const int from = rows[std::size_t(parents[i])], to = rows[std::size_t(places[i])];
     order.rows.push_back(to);
-    if (from != to) order.copies.push_back({from, to, {}});
+    if (from != to) order.copies.push_back({from, to, {}, {}});
   }
   return order;
 }

@@ -151,16 +151,18 @@ inline step_item next_item(step& s, int sequence, int new_tokens, int queries, l
   return item;
 }
 
-/// The first sequence to which two of the batch's items append, or -1. NOTE: without memory: sequences are marked in
-/// one range of numbers after another. They are rows of a table, so few ranges have any, mostly one.
-inline int appended_twice(const batch& b) {
+/// The first sequence that two of `count` items name, or -1; `name(i)` is an item's, below 0 where it has none. NOTE:
+/// without memory: sequences are marked in one range of numbers after another. They are rows of a table, so few ranges
+/// have any, mostly one.
+template <class Name>
+int named_twice(std::size_t count, Name&& name) {
   constexpr idx range = 1 << 15;
   for (idx first = 0; first != no_end;) {
     std::uint64_t marked[range / 64] = {};
     idx next = no_end;
-    for (std::size_t i = 0; i < b.sequences.size(); ++i) {
-      const idx sequence = b.sequences[i], at = sequence - first;
-      if (at < 0 || b.new_tokens[i] == 0) continue;
+    for (std::size_t i = 0; i < count; ++i) {
+      const idx sequence = name(i), at = sequence - first;
+      if (at < 0) continue;
       if (at >= range) {
         next = smaller(next, sequence);
         continue;
@@ -206,7 +208,8 @@ inline step plan(const host&, const batch& b, std::span<unsigned char> workspace
                     b.sequences[i], " has positions for RoPE, ", b.new_tokens[i], " new tokens and ",
                     b.queries.empty() ? 0 : b.queries[i], " queries; as many queries as tokens are needed");
   }
-  const int twice = detail::appended_twice(b);
+  const int twice =
+      detail::named_twice(size, [&](std::size_t i) { return b.new_tokens[i] == 0 ? -1 : b.sequences[i]; });
   detail::expects(twice < 0, "sequence ", twice, " is in the step twice with new tokens");
   idx new_tokens = 0;
   for (const int tokens : b.new_tokens) new_tokens += tokens;
