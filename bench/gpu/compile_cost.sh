@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What including the library costs a compiler, in seconds of user time, the least of three: nvcc for sm_90a and g++.
-#   bash bench/gpu/compile_cost.sh [OPTIONS OF NVCC…] > bench/results/compile_cost.csv
+#   bash bench/gpu/compile_cost.sh [OPTIONS OF NVCC…] > bench/results/gpu_compile.csv
 # NVCC and CXX name the compilers, 'nvcc' and 'g++' where they are not set.
 set -euo pipefail
 shopt -s inherit_errexit
@@ -8,6 +8,9 @@ shopt -s inherit_errexit
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 nvcc=${NVCC:-nvcc}
 cxx=${CXX:-g++}
+commit=$(git -C "$root" rev-parse --short HEAD 2> /dev/null || echo unknown)
+cpu=$(sed -n '/^model name/{s/[^:]*: //;s/,/ /g;p;q}' /proc/cpuinfo)
+ending=$(date -u +%F),${cpu:-unknown},$commit
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -45,11 +48,11 @@ line() {
   shift 3
   local took
   took=$(seconds "$compiler" -std=c++20 "$@" -I"$root/include" -c "$scratch/$file" -o "$scratch/out.o")
-  echo "$(basename "$compiler"),$what,$took"
+  echo "$(basename "$compiler"),$what,$took,$ending"
 }
 
 arch=(-O3 -gencode=arch=compute_90a,code=sm_90a "$@")
-echo "compiler,what,user_seconds"
+echo "compiler,what,user_seconds,date,cpu,commit"
 line "an empty file" "$nvcc" empty.cu "${arch[@]}"
 line "kvilt.cuh" "$nvcc" all.cu "${arch[@]}"
 line "kvilt.cuh and decode of bf16 in pages of 16" "$nvcc" decode.cu "${arch[@]}"

@@ -44,3 +44,13 @@ TEST_CASE("attend: pages in one list, in any order, on the device", "[attention]
     }
   }
 }
+
+TEST_CASE("attend: rows in two passes over sequences of few and of many queries on the device", "[attention][gpu]") {
+  support::require_gpu();
+  using pages = support::filled_pages<paged<16>, bf16<256>>;
+  support::attend_shape shape{"5 to 16 queries", 1, 1, {}};
+  constexpr int queries[] = {5, 16, 3, 9, 16, 12, 1};
+  for (int i = 0; i < 150; ++i) shape.batch.push_back({100 + 7 * (i % 9), queries[i % 7]});
+  const pages text({}, {}, 16, shape);
+  CHECK(support::wrong_attention<float, float>(text, pages::kept({}, {}, 16), shape, support::tried<>()) == "");
+}

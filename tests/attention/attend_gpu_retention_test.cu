@@ -9,6 +9,20 @@ namespace {
 using namespace kvilt;
 using support::check_attention;
 
+// Keeps every second token where it is: no two rows follow each other.
+struct every_second {
+  static constexpr bool ordered = true;
+  KVILT_HD constexpr idx count(lengths n, int, int) const { return (n.after + 1) / 2; }
+  KVILT_HD constexpr kept_row at(lengths, int, int, idx i) const { return {2 * i, 2 * i, 1}; }
+  KVILT_HD constexpr idx slot(lengths, int, int, idx position) const { return position % 2 == 0 ? position : -1; }
+  KVILT_HD constexpr bool sees(idx, idx) const { return true; }
+};
+static_assert(every_second().slot({}, 0, 0, 4) == 4 && every_second().slot({}, 0, 0, 5) == -1);
+// Sees the same of a cache that keeps all.
+struct even_tokens {
+  KVILT_HD constexpr bool keep(const where& w) const { return w.k_position % 2 == 0 && w.k_position <= w.q_position; }
+};
+
 }  // namespace
 
 TEST_CASE("attend: windows on the device", "[attention][gpu]") {
@@ -49,4 +63,29 @@ TEST_CASE("attend: sinks and window as one text on the device", "[attention][gpu
                                                                        one.out().rows())),
                     support::containing("RoPE over 66 numbers of rows of 64"));
   check_attention(8, policy<paged<16>, rotated<q8<dim>>, q8<dim>, window<30>, 4>(), t);
+}
+
+TEST_CASE("attend: rows that do not follow each other on the device", "[attention][gpu]") {
+  support::require_gpu();
+  using text_type = support::filled_pages<paged<64>, bf16<64>>;
+  const support::attend_shape shape{"every second token", 2, 4, {{300, 1}, {41, 3}, {16, 1}, {1, 1}}};
+  const text_type text({}, {}, 64, shape);
+  support::trial<float, float, text_type, even_tokens> all(text, text_type::kept({}, {}, 64), shape);
+  const support::answers right = all.run();
+  REQUIRE(right.wrong == "");
+
+  const auto body = all.view().first();
+  const segment<paged<64>, every_second, bf16<64>, bf16<64>> seg{body.layout, {}, body.k, body.v, body.planes};
+  const auto view = make_view<memory_space::device>(2, seg);
+  const device_batch batch = all.batch().said();
+  const support::device_array<unsigned char> workspace(
+      workspace_bytes(gpu(), view, batch.size, batch.q_heads, batch.most_queries));
+  const device_step step = plan(gpu(), view, batch, workspace.span());
+  all.poison();
+  attention{causal{}}(gpu(), view, step, all.q().read(), all.out().rows(), all.lse());
+  const support::answers got = all.collect(idx(right.lse.size()) / shape.q_heads());
+  REQUIRE(got.wrong == "");
+  REQUIRE(got.out.size() == right.out.size());
+  for (std::size_t i = 0; i < got.out.size(); ++i) REQUIRE(std::abs(got.out[i] - right.out[i]) < 1e-3);
+  for (std::size_t i = 0; i < got.lse.size(); ++i) REQUIRE(std::abs(got.lse[i] - right.lse[i]) < 1e-3);
 }

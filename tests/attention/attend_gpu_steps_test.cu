@@ -287,6 +287,10 @@ TEST_CASE("attend: what no kernel takes is refused on the device before anything
     (seg.planes.*which).base += 8;
     CHECK_THROWS_WITH(call(make_view<memory_space::device>(2, seg), s, q, out, {}),
                       containing("multiples of 16 are needed"));
+    seg = v.first();
+    (seg.planes.*which).page_stride = idx(1) << 32;
+    CHECK_THROWS_WITH(call(make_view<memory_space::device>(2, seg), s, q, out, {}),
+                      containing("takes distances from 0 to 4294967295"));
   }
   const support::answers nothing = one.collect(0);
   CHECK(nothing.wrong == "");
@@ -310,6 +314,7 @@ TEST_CASE("attend: what no kernel takes is refused when it is planned", "[attent
   CHECK_THROWS_WITH(planned(264, 2), containing("attention on the device takes up to 256"));
   CHECK_THROWS_WITH(workspace_bytes(gpu(), view(64, 3), 1, 4), containing("a multiple of the cache's 3 is needed"));
   CHECK_THROWS_WITH(planned(64, 3), containing("a multiple of the cache's 3 is needed"));
+  CHECK_THROWS_WITH(workspace_bytes(gpu(), view(64, 4097), 1, 4097), containing("a view of 4097 KV heads"));
   CHECK_THROWS_WITH(planned(60, 2), containing("a positive multiple of 8 is needed"));
   CHECK_THROWS_WITH(workspace_bytes(gpu(), view(64, 2), -1, 4), containing("that may not be negative"));
   CHECK_THROWS_WITH(plan(gpu(), view(64, 2), batch, workspace.span().first(3000)), containing("see workspace_bytes"));

@@ -25,14 +25,25 @@ void check_planes(const char* which, const F&, const plane& codes, const plane& 
   }
 }
 
-template <class View, class Q, class Out>
-void check_attention(const View& view, const device_step& s, const rows<Q>& q, const rows<Out>& out, natural_lse lse) {
+template <class View, class Q>
+void check_queries(const View& view, const device_step& s, const rows<Q>& q) {
   check_view(view);
   expects(q.dim == view.k_dim(), "rows of Q have ", q.dim, " numbers; the cache's keys have ", view.k_dim());
   check_memory(q.data, s.q_rows, "Q of ", s.q_rows, " rows");
   expects(q.heads == s.q_heads, "Q has ", q.heads, " heads; the step is planned for ", s.q_heads);
   expects(s.work.shape.kv_heads == view.kv_heads(), "the step is planned for ", s.work.shape.kv_heads,
           " KV heads; the view has ", view.kv_heads());
+}
+template <class View>
+void check_segments(const View& view) {
+  view.each([&](const auto& seg) {
+    check_planes("keys", seg.k, seg.planes.k_codes, seg.planes.k_params);
+    check_planes("values", seg.v, seg.planes.v_codes, seg.planes.v_params);
+  });
+}
+template <class View, class Q, class Out>
+void check_attention(const View& view, const device_step& s, const rows<Q>& q, const rows<Out>& out, natural_lse lse) {
+  check_queries(view, s, q);
   expects(out.heads == q.heads && out.dim == view.v_dim(), "the output has ", out.heads, " heads of ", out.dim,
           " numbers; Q has ", q.heads, " and the cache's values ", view.v_dim());
   check_memory(out.data, s.q_rows, "the output of ", s.q_rows, " rows");
@@ -45,10 +56,14 @@ void check_attention(const View& view, const device_step& s, const rows<Q>& q, c
   expects(shape.rows == s.work.shape.rows && shape.warps == s.work.shape.warps && shape.blocks == s.work.shape.blocks,
           "the step is planned for ", s.work.shape.blocks, " blocks of ", s.work.shape.warps,
           " warps; for this view on this device they would be ", shape.blocks, " and ", shape.warps);
-  view.each([&](const auto& seg) {
-    check_planes("keys", seg.k, seg.planes.k_codes, seg.planes.k_params);
-    check_planes("values", seg.v, seg.planes.v_codes, seg.planes.v_params);
-  });
+  check_segments(view);
+}
+/// RoPE and the scale of scores.
+template <class Variant, class Positions, class View>
+void check_scores(const attention<Variant, Positions>& a, const View& view) {
+  if constexpr (requires { a.positions().turn; }) check_rope(a.positions().turn, view.k_dim());
+  expects(std::isfinite(a.scale(view.k_dim())), "scores are scaled by ", a.scale(view.k_dim()),
+          "; a finite number is needed");
 }
 
 template <int DimStep, int Groups, class Task>
@@ -73,14 +88,7 @@ void launch_attention(const gpu& exec, const Task& task) {
 /// For the dims that are known when compiled, or the step that those of run time fit.
 template <class Task>
 void launch_attention_of_dims(const gpu& exec, const Task& task) {
-  using view_type = typename Task::view_type;
-  constexpr bool fixed = []<memory_space Space, class... Segments>(const view<Space, Segments...>*) {
-    return ((static_dim<typename Segments::k_format>() != dynamic &&
-             static_dim<typename Segments::v_format>() != dynamic) &&
-            ...);
-  }
-  (static_cast<const view_type*>(nullptr));
-  if constexpr (fixed) {
+  if constexpr (fixed_dims(static_cast<const typename Task::view_type*>(nullptr))) {
     launch_attention<0>(exec, task);
   } else {
     const int step = dim_step(task.view);
@@ -103,9 +111,7 @@ void run_attention(const gpu& exec, const attention<Variant, Positions>& a, cons
   static_assert(!std::is_same_v<Positions, rope_on_read>, "kvilt: RoPE on read has no kernel on the GPU");
   if (s.q_rows > 0) detail::check_hooks(a.variant());
   detail::check_attention(view, s, q, out, lse);
-  if constexpr (requires { a.positions().turn; }) detail::check_rope(a.positions().turn, view.k_dim());
-  detail::expects(std::isfinite(a.scale(view.k_dim())), "scores are scaled by ", a.scale(view.k_dim()),
-                  "; a finite number is needed");
+  detail::check_scores(a, view);
   if (s.size == 0 || s.q_rows == 0) return;
   using query = std::remove_const_t<Q>;
   const detail::device_attention<View, Variant, Positions, query, Out> task{
@@ -117,6 +123,7 @@ void run_attention(const gpu& exec, const attention<Variant, Positions>& a, cons
       out,
       lse,
       s.items,
+      s.size,
       s.work,
       reinterpret_cast<float*>(s.scratch),
       exec.reads_early()};

@@ -10,19 +10,19 @@ namespace detail {
 /// a team of `heads` warps, one for each of these, walks the unit's keys `tokens` at a time. All units' steps lie on one
 /// line, of which every team has an equal share.
 struct work_shape {
-  static constexpr int tokens = 16;      // keys of one step
-  static constexpr int most_rows = 32;   // query rows of a unit
-  static constexpr int most_stages = 6;  // steps of a warp that are on their way at once
+  static constexpr int tokens = 16;        // keys of one step
+  static constexpr int most_rows = 32;     // query rows of a unit
+  static constexpr int most_heads = 4096;  // KV heads
 
   int rows = 0;    // query rows of a unit: 8, 16 or 32
   int heads = 0;   // KV heads of a unit, and warps of a team
   int warps = 0;   // of a block
   int blocks = 0;  // one for each multiprocessor
   int kv_heads = 0;
-  int group = 0;  // query heads of a KV head
+  fast_divisor group;  // query heads of a KV head
 
   KVILT_HD constexpr int teams() const { return blocks * (warps / heads); }
-  KVILT_HD constexpr idx row_blocks(int queries) const { return ceil_div(idx(queries) * group, rows); }
+  KVILT_HD constexpr idx row_blocks(int queries) const { return ceil_div(idx(queries) * group.value(), rows); }
   KVILT_HD constexpr idx units(int queries) const { return row_blocks(queries) * (kv_heads / heads); }
 };
 
@@ -55,7 +55,6 @@ struct unit_seat {
   int step = 0, end = 0;
   int steps = 0;  // of the whole unit
 
-  KVILT_HD constexpr bool whole() const { return step == 0 && end == steps; }
   /// Of rows [first, first + most) those that there are; not below 0.
   KVILT_HD constexpr int rows_from(int first, int most) const {
     const int left = rows - first;
@@ -63,10 +62,12 @@ struct unit_seat {
   }
 };
 
-/// A team's share: [at, end) of the line, and what it begins with.
-struct team_share {
-  idx at = 0, end = 0;
+/// A team's share of the line: so many steps, the first of them in `seat`, and that seat's item. One line of the cache: all
+/// that a warp must have before it can ask for keys.
+struct alignas(128) team_share {
   unit_seat seat;
+  int steps = 0;
+  step_item item;
 };
 /// A unit that teams [opener, last] have in part.
 struct split_unit {

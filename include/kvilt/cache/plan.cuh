@@ -18,6 +18,19 @@ constexpr int team_heads(int kv_heads, int warps) {
   return heads < most ? heads : most;
 }
 
+/// Kernels multiply strides as 32-bit numbers.
+inline void check_strides(const char* what, const plane& p) {
+  const auto fits = [](idx stride) { return stride >= 0 && stride >> 32 == 0; };
+  expects(fits(p.page_stride) && fits(p.head_stride) && fits(p.record_stride), what, " are ", p.page_stride,
+          " bytes from page to page, ", p.head_stride, " from head to head and ", p.record_stride,
+          " from record to record; attention on the device takes distances from 0 to ", (idx(1) << 32) - 1);
+}
+template <kv_format F>
+void check_strides(const char* which, const F&, const plane& codes, const plane& params) {
+  if constexpr (multiplied_as_codes<F>()) check_strides(which, codes);
+  if constexpr (params_of_records<F>()) check_strides("scales", params);
+}
+
 /// Throws `invalid_argument` for what no kernel takes.
 template <kv_view View>
 work_shape shape_of_work(const View& view, const device_limits& limits, int q_heads, int most_queries) {
@@ -27,12 +40,18 @@ work_shape shape_of_work(const View& view, const device_limits& limits, int q_he
   expects(most_queries >= 0, "a step of ", most_queries, " queries a sequence; that may not be negative");
   expects(view.k_dim() <= longest_device_row && view.v_dim() <= longest_device_row, "rows have ", view.k_dim(), " and ",
           view.v_dim(), " numbers; attention on the device takes up to ", longest_device_row);
+  expects(view.kv_heads() <= work_shape::most_heads, "a view of ", view.kv_heads(),
+          " KV heads; attention on the device ", "takes up to ", work_shape::most_heads);
+  view.each([](const auto& seg) {
+    check_strides("keys", seg.k, seg.planes.k_codes, seg.planes.k_params);
+    check_strides("values", seg.v, seg.planes.v_codes, seg.planes.v_params);
+  });
   work_shape shape;
   shape.kv_heads = view.kv_heads();
-  shape.group = q_heads / view.kv_heads();
-  const idx rows = idx(most_queries) * shape.group;
+  shape.group = fast_divisor(q_heads / view.kv_heads());
+  const idx rows = idx(most_queries) * shape.group.value();
   shape.rows = rows <= 8 ? 8 : rows <= 16 || view.k_dim() > 128 || view.v_dim() > 128 ? 16 : work_shape::most_rows;
-  shape.warps = block_warps<View>(dim_step(view), shape.rows);
+  shape.warps = warp_bytes::of<View>(dim_step(view), shape.rows).warps;
   const int need = warp_budget<View>(dim_step(view), shape.rows);
   while (shape.warps > 1 && shape.warps * need > limits.shared_bytes) shape.warps /= 2;
   expects(shape.warps * need <= limits.shared_bytes, "a warp needs ", need, " bytes of shared memory; the device has ",
@@ -95,55 +114,106 @@ device_step place_device_step(const View& view, int size, int q_heads, int most_
   return s;
 }
 
-inline constexpr int plan_threads = 1024;
-
-/// Exclusive sums over the block's threads; `total` is everyone's.
-__device__ inline idx sums_before(idx mine, idx& total) {
-  __shared__ idx of_warps[plan_threads / 32];
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
-  idx sum = mine;
-  for (int step = 1; step < 32; step *= 2) {
-    const idx other = __shfl_up_sync(0xffffffffu, sum, unsigned(step));
-    if (lane >= step) sum += other;
-  }
-  if (lane == 31) of_warps[warp] = sum;
-  __syncthreads();
-  idx before = 0;
-  total = 0;
-  for (int i = 0; i < plan_threads / 32; ++i) {
-    if (i < warp) before += of_warps[i];
-    total += of_warps[i];
-  }
-  __syncthreads();
-  return before + sum - mine;
+inline constexpr int plan_threads = 512;  // at most
+inline int plan_threads_for(int size, const work_shape& shape) {
+  const idx needed = round_up(larger(size, shape.teams()), 32);
+  return int(smaller(needed, plan_threads));
 }
 
-/// Puts a step's units on the line: how long it is.
-template <class View>
-__device__ idx lay_line(const View& view, const step_item* items, int size, const work_plan& plan) {
+/// Exclusive sums of `N` numbers over the block's threads; `total` is everyone's.
+template <int N>
+__device__ void sums_before(const idx (&mine)[N], idx (&before)[N], idx (&total)[N]) {
+  __shared__ idx of_warps[plan_threads / 32][N];
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, warps = int(blockDim.x) / 32;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    idx sum = mine[n];
+    for (int step = 1; step < 32; step *= 2) {
+      const idx other = __shfl_up_sync(0xffffffffu, sum, unsigned(step));
+      if (lane >= step) sum += other;
+    }
+    if (lane == 31) of_warps[warp][n] = sum;
+    before[n] = sum - mine[n];
+    total[n] = 0;
+  }
+  __syncthreads();
+  for (int i = 0; i < warps; ++i)
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      if (i < warp) before[n] += of_warps[i][n];
+      total[n] += of_warps[i][n];
+    }
+  __syncthreads();
+}
+
+/// A line that is looked at again and again, near at hand.
+struct near_line {
+  static constexpr int most = 2048;  // sequences; a longer one is looked at in memory
+  idx line[most + 1];
+  int steps[most];
+
+  __device__ work_plan of(const work_plan& plan, int size) const {
+    work_plan p = plan;
+    if (size <= most) p.line = line, p.steps = steps;
+    return p;
+  }
+};
+
+/// Puts a step's units on the line: how long it is. `item_of(i)`: an item; `place(i, item, kv_row, q_row)` is told where
+/// its rows begin.
+template <class View, class ItemOf, class Place>
+__device__ idx lay_line(const View& view, int size, const work_plan& plan, near_line& near, ItemOf item_of,
+                        Place place) {
   idx* const line = const_cast<idx*>(plan.line);
   int* const steps = const_cast<int*>(plan.steps);
-  idx before = 0;
-  for (int first = 0; first < size; first += plan_threads) {
+  idx kv_rows = 0, q_rows = 0, end = 0;
+  for (int first = 0; first < size; first += int(blockDim.x)) {
     const int i = first + int(threadIdx.x);
-    idx mine = 0;
+    idx mine[3] = {}, before[3], total[3];
+    step_item item;
     if (i < size) {
-      const step_item item = items[i];
+      item = item_of(i);
       int all = 0;
       if (item.queries > 0)
         view.each([&](const auto& seg) { all += segment_steps(seg, item.n, item.sequence, plan.shape.kv_heads); });
       // NOTE: a unit without keys has a step that reads nothing, so that someone writes its result.
       steps[i] = all > 0 ? all : 1;
-      mine = steps[i] * plan.shape.units(item.queries);
+      if (i < near.most) near.steps[i] = steps[i];
+      mine[0] = item.new_tokens, mine[1] = item.queries, mine[2] = steps[i] * plan.shape.units(item.queries);
     }
-    idx total = 0;
-    const idx at = before + sums_before(mine, total);
-    if (i < size) line[i] = at;
-    before += total;
+    sums_before(mine, before, total);
+    if (i < size) {
+      place(i, item, kv_rows + before[0], q_rows + before[1]);
+      line[i] = end + before[2];
+      if (i < near.most) near.line[i] = line[i];
+    }
+    kv_rows += total[0], q_rows += total[1], end += total[2];
   }
-  if (threadIdx.x == 0) line[size] = before;
+  if (threadIdx.x == 0) {
+    line[size] = end;
+    if (size <= near.most) near.line[size] = end;
+  }
   __syncthreads();
-  return before;
+  return end;
+}
+
+/// Reads or writes what lies on a boundary of 16 bytes, 16 at once: threads that each have their own meet many lines of
+/// memory with every instruction.
+template <class T>
+__device__ T load_wide(const T& from) {
+  static_assert(sizeof(T) % sizeof(uint4) == 0);
+  uint4 words[sizeof(T) / sizeof(uint4)];
+  for (std::size_t i = 0; i < sizeof(T) / sizeof(uint4); ++i) words[i] = reinterpret_cast<const uint4*>(&from)[i];
+  T t;
+  __builtin_memcpy(&t, words, sizeof(T));
+  return t;
+}
+template <class T>
+__device__ void store_wide(T& to, const T& t) {
+  static_assert(sizeof(T) % sizeof(uint4) == 0);
+  uint4 words[sizeof(T) / sizeof(uint4)];
+  __builtin_memcpy(words, &t, sizeof(T));
+  for (std::size_t i = 0; i < sizeof(T) / sizeof(uint4); ++i) reinterpret_cast<uint4*>(&to)[i] = words[i];
 }
 
 /// The item to which a position of the line belongs.
@@ -159,36 +229,41 @@ __device__ inline int item_at(const idx* line, int size, idx at) {
 /// A team's share. Where its last unit goes on with the next team and did not begin with one before, that is `split`.
 __device__ inline bool take_share(const work_plan& plan, const step_item* items, int size, const line_shares& shares,
                                   int team, split_unit& split) {
+  const idx at = shares.first(team), end = shares.first(team + 1);
   team_share share;
-  share.at = shares.first(team);
-  share.end = shares.first(team + 1);
+  share.steps = int(end - at);
   bool opens = false;
-  if (share.at < share.end) {
-    share.seat = seat_at(plan, items, share.at, share.end, item_at(plan.line, size, share.at));
-    const idx last = share.end - 1;
-    const unit_seat seat = seat_at(plan, items, last, share.end, item_at(plan.line, size, last));
+  if (at < end) {
+    share.seat = seat_at(plan, items, at, end, item_at(plan.line, size, at));
+    share.item = load_wide(items[share.seat.item]);
+    const idx last = end - 1;
+    const unit_seat seat = seat_at(plan, items, last, end, item_at(plan.line, size, last));
     const idx begin = last - seat.step;
-    opens = begin >= share.at && begin + seat.steps > share.end;
+    opens = begin >= at && begin + seat.steps > end;
     if (opens) split = {team, shares.owner(begin + seat.steps - 1, team, plan.shape.teams()), seat};
   }
-  const_cast<team_share*>(plan.teams)[team] = share;
+  store_wide(const_cast<team_share*>(plan.teams)[team], share);
   return opens;
 }
 
-/// Puts a step's units on the line and shares it out. One block.
-template <class View>
-__device__ void share_line(const View& view, const step_item* items, int size, const work_plan& plan) {
+/// Puts a step's units on the line, as `lay_line`, and shares it out. One block.
+template <class View, class ItemOf, class Place>
+__device__ void share_line(const View& view, const step_item* items, int size, const work_plan& plan, ItemOf item_of,
+                           Place place) {
+  __shared__ near_line near;
   const int teams = plan.shape.teams();
-  const line_shares shares(lay_line(view, items, size, plan), teams);
+  const line_shares shares(lay_line(view, size, plan, near, item_of, place), teams);
+  const work_plan looked_at = near.of(plan, size);
   idx before = 0;
-  for (int first = 0; first < teams; first += plan_threads) {
+  for (int first = 0; first < teams; first += int(blockDim.x)) {
     const int team = first + int(threadIdx.x);
     split_unit split;
-    const bool opens = team < teams && take_share(plan, items, size, shares, team, split);
-    idx total = 0;
-    const idx at = before + sums_before(opens ? 1 : 0, total);
-    if (opens) const_cast<split_unit*>(plan.split)[at] = split;
-    before += total;
+    const bool opens = team < teams && take_share(looked_at, items, size, shares, team, split);
+    const idx mine[1] = {opens ? 1 : 0};
+    idx at[1], total[1];
+    sums_before(mine, at, total);
+    if (opens) const_cast<split_unit*>(plan.split)[before + at[0]] = split;
+    before += total[0];
   }
   if (threadIdx.x == 0) {
     *const_cast<int*>(plan.splits) = int(before);
@@ -199,40 +274,36 @@ __device__ void share_line(const View& view, const step_item* items, int size, c
 template <class View>
 __global__ void __launch_bounds__(plan_threads)
     share_line_kernel(const __grid_constant__ View view, const step_item* items, int size, work_plan plan) {
-  share_line(view, items, size, plan);
+  share_line(
+      view, items, size, plan, [&](int i) { return items[i]; }, [](int, const step_item&, idx, idx) {});
 }
 
 /// Plans attention's work from items that lie in device memory.
 template <device_view View>
 void share_work(const gpu& exec, const View& view, const device_step& s) {
-  launch(exec, share_line_kernel<View>, dim3(1), dim3(plan_threads), 0, false, view, s.items, s.size, s.work);
+  launch(exec, share_line_kernel<View>, dim3(1), dim3(unsigned(plan_threads_for(s.size, s.work.shape))), 0, false, view,
+         s.items, s.size, s.work);
 }
 
 /// Items of an engine's batch, and their rows one after another.
 template <class View>
 __global__ void __launch_bounds__(plan_threads)
     plan_kernel(const __grid_constant__ View view, const device_batch batch, step_item* items, work_plan plan) {
-  idx kv_rows = 0, q_rows = 0;
-  for (int first = 0; first < batch.size; first += plan_threads) {
-    const int i = first + int(threadIdx.x);
+  const auto item_of = [&](int i) {
     step_item item;
-    if (i < batch.size) {
-      item.sequence = batch.sequences[i];
-      const bool padding = item.sequence < 0;
-      item.new_tokens = padding ? 0 : batch.new_tokens[i];
-      item.queries = padding ? 0 : batch.queries ? batch.queries[i] : item.new_tokens;
-      const idx before = padding ? 0 : batch.length_before[i];
-      item.n = {before, before + item.new_tokens, before, before + item.new_tokens};
-    }
-    idx kv_total = 0, q_total = 0;
-    item.kv_row = kv_rows + sums_before(item.new_tokens, kv_total);
-    item.q_row = q_rows + sums_before(item.queries, q_total);
-    kv_rows += kv_total;
-    q_rows += q_total;
-    if (i < batch.size) items[i] = item;
-  }
-  __syncthreads();
-  share_line(view, items, batch.size, plan);
+    item.sequence = batch.sequences[i];
+    const bool padding = item.sequence < 0;
+    item.new_tokens = padding ? 0 : batch.new_tokens[i];
+    item.queries = padding ? 0 : batch.queries ? batch.queries[i] : item.new_tokens;
+    const idx before = padding ? 0 : batch.length_before[i];
+    item.n = {before, before + item.new_tokens, before, before + item.new_tokens};
+    return item;
+  };
+  const auto place = [&](int i, step_item item, idx kv_row, idx q_row) {
+    item.kv_row = kv_row, item.q_row = q_row;
+    store_wide(items[i], item);
+  };
+  share_line(view, items, batch.size, plan, item_of, place);
 }
 
 inline void check_batch(const device_batch& b) {
@@ -275,8 +346,8 @@ device_step plan(const gpu& exec, const View& view, const device_batch& b, std::
   s.q_rows = b.q_rows ? b.q_rows : idx(b.size) * b.most_queries;
   s.most_new_tokens = b.most_new_tokens;
   s.rope_positions = b.rope_positions;
-  detail::launch(exec, detail::plan_kernel<View>, dim3(1), dim3(detail::plan_threads), 0, false, view, b, items,
-                 s.work);
+  detail::launch(exec, detail::plan_kernel<View>, dim3(1),
+                 dim3(unsigned(detail::plan_threads_for(b.size, s.work.shape))), 0, false, view, b, items, s.work);
   return s;
 }
 

@@ -15,6 +15,12 @@ __device__ inline idx quotient(idx a, int b, idx most) {
   return low;
 }
 
+/// Rows of the unit that begins with row `first` of a sequence's.
+__device__ inline int unit_rows(const work_shape& shape, int queries, int first) {
+  const int left = queries * shape.group.value() - first;
+  return left < shape.rows ? left : shape.rows;
+}
+
 /// The unit to which position `at` of the line belongs, as far as `end`; `item` is its sequence or one before it.
 __device__ inline unit_seat seat_at(const work_plan& work, const step_item* items, idx at, idx end, int item) {
   while (work.line[item + 1] <= at) ++item;
@@ -27,7 +33,7 @@ __device__ inline unit_seat seat_at(const work_plan& work, const step_item* item
   const int head_block = int(unit) / blocks, row_block = int(unit) - head_block * blocks;
   seat.head = head_block * work.shape.heads;
   seat.first_row = row_block * work.shape.rows;
-  seat.rows = int(smaller(idx(queries) * work.shape.group - seat.first_row, work.shape.rows));
+  seat.rows = unit_rows(work.shape, queries, seat.first_row);
   seat.step = int(in_item - unit * seat.steps);
   seat.end = int(smaller(seat.steps, seat.step + (end - at)));
   return seat;

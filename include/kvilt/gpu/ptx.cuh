@@ -13,29 +13,25 @@ __device__ inline u32 shared_address(const void* p) {
   return u32(__cvta_generic_to_shared(p));
 }
 
-/// For data that is read once: the second-level cache gives it up first.
-__device__ inline std::uint64_t read_once_policy() {
-  std::uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
+/// For data that is read once: the second-level cache gives it up first. What `createpolicy.fractional` makes of that.
+inline constexpr std::uint64_t read_once = 0x12f0000000000000;
 /// 16 bytes to shared memory, of which the first `bytes` are read and the rest are zero. Nothing is read where it is 0.
-__device__ inline void copy_async(u32 to, const void* from, u32 bytes, std::uint64_t policy) {
+__device__ inline void copy_async(u32 to, const void* from, u32 bytes) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes),
-               "l"(policy)
+               "l"(read_once)
                : "memory");
 }
 /// 16 bytes to shared memory.
-__device__ inline void copy_async(u32 to, const void* from, std::uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
+__device__ inline void copy_async(u32 to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(read_once)
                : "memory");
 }
 /// The same, or zeros, and nothing is read, where `there` is false.
-__device__ inline void copy_async(u32 to, const void* from, bool there, std::uint64_t policy) {
+__device__ inline void copy_async(u32 to, const void* from, bool there) {
   asm volatile(
       "{.reg .pred absent; setp.eq.u32 absent, %2, 0;\n"
       "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, absent, %3;}" ::"r"(to),
-      "l"(from), "r"(u32(there)), "l"(policy)
+      "l"(from), "r"(u32(there)), "l"(read_once)
       : "memory");
 }
 /// 4 bytes, or zeros where `there` is false.
@@ -49,6 +45,10 @@ __device__ inline void commit_copies() {
 template <int N>
 __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+/// All copies of this thread have.
+__device__ inline void wait_all_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
 }
 __device__ inline uint4 load_shared_16(u32 from) {
   uint4 v;
@@ -155,6 +155,12 @@ __device__ inline float inverse(float x) {
   return d;
 }
 
+/// (a & b) | c, at once: the compiler makes two instructions of it where b and c are known.
+__device__ inline u32 and_or(u32 a, u32 b, u32 c) {
+  u32 d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
 /// Bytes of two words picked by the nibbles of `select`.
 __device__ inline u32 permute(u32 a, u32 b, u32 select) {
   return __byte_perm(a, b, select);

@@ -16,6 +16,27 @@ struct unpacked {
   static constexpr ptx::numbers numbers = Kind == code_kind::bf16 ? ptx::numbers::bf16 : ptx::numbers::fp16;
 };
 
+/// Codes that are small integers are fp16 numbers as they stand: the subnormal number of the same bits is 2^-24 of them. So
+/// may keys be multiplied, whose offset then belongs to the score. Of four bits, every second pair is 16 times as much.
+template <code_kind Kind>
+struct raw_codes {
+  static constexpr bool exist = Kind == code_kind::u8 || Kind == code_kind::u4;
+  static constexpr float unit = exist ? 16777216.0f : 1.0f;  // 2^24
+  __device__ static constexpr float times(int pair) { return Kind == code_kind::u4 && pair % 2 == 1 ? 16.0f : 1.0f; }
+
+  __device__ static void unpack(ptx::u32 word, ptx::u32 (&pairs)[unpacked<Kind>::spread]) {
+    if constexpr (Kind == code_kind::u8) {
+      pairs[0] = word & 0x00ff00ffu;
+      pairs[1] = ptx::permute(word, 0u, 0x4341u);
+    } else {
+      static_assert(Kind == code_kind::u4);
+      const ptx::u32 upper = word >> 8;
+      pairs[0] = word & 0x000f000fu, pairs[1] = word & 0x00f000f0u;
+      pairs[2] = upper & 0x000f000fu, pairs[3] = upper & 0x00f000f0u;
+    }
+  }
+};
+
 /// fp16 and bf16: as they are.
 template <code_kind Kind, int Offset>
 __device__ void unpack(ptx::u32 word, ptx::u32 (&pairs)[unpacked<Kind>::spread]) {
@@ -52,10 +73,10 @@ __device__ void unpack(ptx::u32 word, ptx::u32 (&pairs)[unpacked<Kind>::spread])
     constexpr u32 low = 0x6400u + u32(Offset), magic = 0x64006400u;
     constexpr u32 sixteenth = 0x2c002c00u, high = 0xd400u + u32(Offset) * 16;  // -(64 + Offset)
     const u32 upper = word >> 8;
-    pairs[0] = ptx::subtract_halves((word & 0x000f000fu) | magic, low << 16 | low);
-    pairs[1] = ptx::multiply_add_halves((word & 0x00f000f0u) | magic, sixteenth, high << 16 | high);
-    pairs[2] = ptx::subtract_halves((upper & 0x000f000fu) | magic, low << 16 | low);
-    pairs[3] = ptx::multiply_add_halves((upper & 0x00f000f0u) | magic, sixteenth, high << 16 | high);
+    pairs[0] = ptx::subtract_halves(ptx::and_or(word, 0x000f000fu, magic), low << 16 | low);
+    pairs[1] = ptx::multiply_add_halves(ptx::and_or(word, 0x00f000f0u, magic), sixteenth, high << 16 | high);
+    pairs[2] = ptx::subtract_halves(ptx::and_or(upper, 0x000f000fu, magic), low << 16 | low);
+    pairs[3] = ptx::multiply_add_halves(ptx::and_or(upper, 0x00f000f0u, magic), sixteenth, high << 16 | high);
   }
 }
 

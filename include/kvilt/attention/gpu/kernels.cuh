@@ -27,8 +27,8 @@ __device__ void attend_block(const Task& task, unsigned char* memory) {
   const int team = int(blockIdx.x) * teams_here + warp / shape.heads;
   using attention = warp_attention<Task, DimStep, Groups>;
   attention attend(task, memory + warp * attention::memory_bytes());
-  const team_share share = task.work.teams[team];
-  if (share.at >= share.end) {
+  const team_share& share = task.work.teams[team];
+  if (share.steps == 0) {
     bool waited = !task.early;
     return end_early_reads(waited);  // so that this kernel does not end before those before it
   }
@@ -36,7 +36,7 @@ __device__ void attend_block(const Task& task, unsigned char* memory) {
 }
 
 template <class Task, int DimStep, int Groups>
-__global__ void __launch_bounds__(32 * block_warps<typename Task::view_type>(DimStep, 8 * Groups), 1)
+__global__ void __launch_bounds__(32 * warp_bytes::of<typename Task::view_type>(DimStep, 8 * Groups).warps, 1)
     attend_kernel(const __grid_constant__ Task task) {
   extern __shared__ __align__(128) unsigned char memory[];
   if (!task.early) wait_for_earlier_kernels(), let_next_kernel_start();
@@ -74,7 +74,7 @@ class piece_merger {
         if (f.row < f.split.seat.rows) gather(f, warp_, merge_warps);
         __syncthreads();
         if (warp_ == 0 && f.row < f.split.seat.rows) {
-          add_up();
+          add_pieces<merge_warps>([this](int warp) { return mine(warp); }, 0, task_.v_stride());
           write(f);
         }
         __syncthreads();
@@ -105,7 +105,7 @@ class piece_merger {
   }
   __device__ void write(const found& f) const {
     const unit_seat& seat = f.split.seat;
-    write_results(task_, task_.items[seat.item], seat.head + f.head, seat.first_row + f.row, 1, mine(warp_));
+    write_results(task_, rows_of(task_.items[seat.item]), seat.head + f.head, seat.first_row + f.row, 1, mine(warp_));
   }
 
   /// The sum of pieces number `first`, `first + every`, ... in the order of teams.
@@ -152,27 +152,6 @@ class piece_merger {
       if (d < width) *reinterpret_cast<float4*>(x.row(0) + d) = out[k];
     }
     if (lane_ == 0) x.maximum(0) = maximum, x.sum(0) = sum;
-    __syncwarp();
-  }
-
-  /// The warps' sums of one row, in their order, as the first one's.
-  __device__ void add_up() const {
-    float high = -1e30f, sum = 0, shares[merge_warps];
-#pragma unroll
-    for (int w = 0; w < merge_warps; ++w) high = fmaxf(high, mine(w).maximum(0));
-#pragma unroll
-    for (int w = 0; w < merge_warps; ++w) {
-      shares[w] = ptx::exp2(mine(w).maximum(0) - high);
-      sum += mine(w).sum(0) * shares[w];
-    }
-    for (int d = lane_; d < task_.v_stride(); d += 32) {
-      float total = 0;
-#pragma unroll
-      for (int w = 0; w < merge_warps; ++w) total += mine(w).row(0)[d] * shares[w];
-      mine(0).row(0)[d] = total;
-    }
-    __syncwarp();
-    if (lane_ == 0) mine(0).maximum(0) = high, mine(0).sum(0) = sum;
     __syncwarp();
   }
 

@@ -1,159 +1,110 @@
 #pragma once
 
-#include <kvilt/attention/gpu/task.cuh>
+#include <kvilt/attention/gpu/tile_copies.cuh>
 #include <kvilt/gpu/gpu.cuh>
 
 namespace kvilt::inline KVILT_ABI::detail {
 
-/// Where a step's bytes lie in its slot of a warp's ring: notes, keys, values.
-struct slot_notes {
-  static constexpr int positions = 0;  // [16] of 32 bits
-  static constexpr int alive = 64;     // bit i: token i is there and may be seen
-  static constexpr int upper = 68;     // bit i: params i are in the upper half of their 4 bytes
-  static constexpr int params = 80;    // of K [16] and of V [16], 4 bytes each
-};
-
-/// What the chunk's number is changed by where chunks of row `row` lie: so that one chunk of eight rows meets no bank twice.
-template <int Pitch>
-__device__ int swizzle(int row) {
-  static_assert(Pitch % 64 == 0);
-  if constexpr (Pitch % 128 == 0)
-    return row % 8;
-  else
-    return row / 2 % 4;
-}
-/// Bytes from a tile to chunk `chunk` of row `row`.
-template <int Pitch>
-__device__ ptx::u32 chunk_at(int row, int chunk) {
-  return ptx::u32(row * Pitch + (chunk ^ swizzle<Pitch>(row)) * 16);
-}
-
-/// The same of chunks 2 x block and 2 x block + 1: from where chunk 0 or 1 of the row lies.
-template <int Pitch>
-__device__ ptx::u32 pair_at(ptx::u32 first, int block) {
-  constexpr int pairs = Pitch % 128 == 0 ? 4 : 2;  // that change places with each other
-  return (first ^ ptx::u32(block % pairs * 32)) + ptx::u32(block / pairs * (pairs * 32));
-}
-/// The same of row `row + more` where `more` is a multiple of a power of two that `row` is less than, from where the chunk
-/// of row `row` lies.
-template <int Pitch>
-__device__ ptx::u32 below(ptx::u32 chunk, int more) {
-  return (chunk ^ ptx::u32(swizzle<Pitch>(more) * 16)) + ptx::u32(more * Pitch);
-}
-
 /// Where a loader is on the line: in shared memory, since registers are what attention is short of.
 struct alignas(16) loader_state {
+  unit_seat seat;
+  int left = 0;  // steps of the share beyond the unit
   // Rows [plain_first, plain_last) are there and may be seen, at slots and positions that differ from their number by
   // these; so do those of all rows before `known_last`.
   int slot = 0, position = 0, plain_first = 0, plain_last = 0;
   int known_last = 0;
-  int count = 0;                      // rows of the segment
-  int seen_first = 0, seen_last = 0;  // positions that the unit's rows may see
-  int sequence = 0, segment = 0;
-  unit_seat seat;
-  idx at = 0;  // the line beyond the unit
+  int count = 0;   // rows of the segment
+  int_range seen;  // positions that the unit's rows may see
+  int sequence = 0;
+  int segment = 0, segment_first = 0;  // its first step among the unit's
+  bool begun = false;                  // a unit
+  bool shown = false;                  // some of its keys
 };
-static_assert(sizeof(loader_state) <= warp_bytes::state);
+/// The unit's item, and the one after it, which is on its way before it is needed: when memory is busy with keys, an answer
+/// takes as long as two steps.
+struct alignas(16) loader_items {
+  step_item item, ahead;
+  int ahead_steps = 0;
+};
 
-/// Brings a warp's share of keys and values to its ring, step by step, ahead of their use, across segments and units.
-/// Lanes 0 to 15 look after the keys of a step's tokens, lanes 16 to 31 after their values.
-template <class Task, int DimStep>
+/// Brings a warp's share of keys and values to its ring, tile by tile, ahead of their use, across segments and units.
+///
+/// Where a run's steps each lie in one page, a lane looks up a step's page, 32 steps at once and as many ahead; elsewhere,
+/// one tile ahead, a token's.
+template <class Task, int DimStep, int Rows, int Stages>
 class key_loader {
  public:
-  /// Rows [first_row, first_row + rows) of every unit of the share.
-  __device__ key_loader(const Task& task, loader_state& state, const team_share& share, int head_of_team, int first_row,
-                        int rows)
+  /// Rows [first_row, first_row + Rows) of every unit of the share. `own`: memory of the state.
+  __device__ key_loader(const Task& task, const team_share& share, unsigned char* own, int head_of_team, int first_row)
       : task_(task),
-        state_(state),
-        end_(share.end),
+        state_(*reinterpret_cast<loader_state*>(own)),
+        items_(*reinterpret_cast<loader_items*>(own + sizeof(loader_state))),
         head_of_team_(head_of_team),
-        first_row_(first_row),
-        rows_(rows),
-        policy_(ptx::read_once_policy()) {
-    loader_state s;
-    s.at = share.at;
-    sit(s, share.seat);
-    go_on(s, false);
-    look();
+        first_row_(first_row) {
+    // A share is a seat, a number of steps and an item, and so is what these are copied to.
+    constexpr int seat_words = (sizeof(unit_seat) + sizeof(int)) / 4, item_words = sizeof(step_item) / 4;
+    static_assert(offsetof(loader_state, left) == offsetof(team_share, steps));
+    const ptx::u32* const from = reinterpret_cast<const ptx::u32*>(&share);
+    const int i = lane();
+    if (i < seat_words + (ahead ? item_words : 0))
+      reinterpret_cast<ptx::u32*>(i < seat_words ? own : own + sizeof(loader_state) - 4 * seat_words)[i] = from[i];
+    __syncwarp();
+    if (i == 0) state_.segment = view_type::segments, state_.begun = false;
+    __syncwarp();
   }
 
-  /// Starts the copies of the next step, if there is one, into `slot`. Of what the step before may have written, only
-  /// after a wait for it: `waited`.
-  __device__ void issue(ptx::u32 slot, bool& waited) {
+  /// Starts the copies of the next tile into `slot`, or says there that there is none, and finds out where the one after
+  /// it lies: the first call does no more than that. Of what the kernel before may have written, only after a wait for
+  /// it: `waited`.
+  __device__ void issue(const ring_slot& slot, bool& waited) {
     if (row_ < row_end_) {
-      if (!waited && __any_sync(all, position_ >= fresh_)) end_early_reads(waited);
-      visit_segment(task_.view, segment(), [&](const auto& seg) { load(seg, slot); });
-      row_ += tokens;
-      if (row_ >= row_end_) go_on(state_, waited);
-      look();
+      visit_segment(task_.view, segment(), [&](const auto& seg) { load(seg, slot, waited); });
+      begins_ = 0;
+    } else if (lane() == 0) {
+      tile_label().put(slot);
+    }
+    ++age_;
+    if (row_ >= known_until_) {
+      if (row_ >= row_end_) go_on();
+      if (row_ < row_end_) look();
+      known_until_ = min(row_end_, looked_last_);
     }
     ptx::commit_copies();
-  }
-
-  /// The unit that begins at `at`, of sequence `item` or a later one: mostly that which keys are brought of by now.
-  __device__ unit_seat seat_from(idx at, int item) const {
-    unit_seat seat = state_.seat;
-    if (state_.at - (seat.end - seat.step) != at) return seat_at(task_.work, task_.items, at, end_, item);
-    seat.head -= head_of_team_;
-    return seat;
   }
 
  private:
   using view_type = typename Task::view_type;
   static constexpr int tokens = work_shape::tokens;
   static constexpr ptx::u32 all = 0xffffffffu;
+  static constexpr warp_bytes memory = warp_bytes::of<view_type>(DimStep, Rows);
+  static constexpr bool ahead = memory.state >= int(sizeof(loader_state) + sizeof(loader_items));
+  static_assert(ahead || memory.state >= int(sizeof(loader_state)));
 
   __device__ static int lane() { return int(threadIdx.x) % 32; }
   __device__ int segment() const { return view_type::segments == 1 ? 0 : state_.segment; }
 
-  /// Begins a unit.
-  __device__ void sit(loader_state& s, const unit_seat& seat) {
-    s.seat = seat;
-    s.seat.head += head_of_team_;
-    s.at += seat.end - seat.step;
-    s.segment = -1;
-    const step_item& item = task_.items[seat.item];
-    const position_range seen =
-        seen_by_rows(task_, item, s.seat.head, seat.first_row + first_row_, seat.rows_from(first_row_, rows_));
-    s.seen_first = int(smaller(larger(seen.first, 0), 0x7fffffff));
-    s.seen_last = int(smaller(larger(seen.last, 0), 0x7fffffff));
-    s.sequence = item.sequence;
-    // NOTE: of a sequence to which another item appends nothing is said here.
-    fresh_ = item.new_tokens > 0 ? int(smaller(item.n.before, item.n.body_before)) : 0;
-  }
-
-  /// Asks for the queries of a unit that comes, whose rows are needed when its keys are here.
-  __device__ void fetch_queries(const unit_seat& seat) const {
-    const int rows = seat.rows_from(first_row_, rows_);
-    if (lane() >= rows) return;
-    const step_item& item = task_.items[seat.item];
-    const where w = where_of(task_, item, seat.head, seat.first_row + first_row_ + lane());
-    const auto* const row = task_.q.at(item.q_row + w.q_index, w.q_head);
-    for (int d = 0; d < task_.view.k_dim(); d += 128 / int(sizeof(*row)))
-      asm volatile("prefetch.global.L1 [%0];" ::"l"(row + d));
-  }
-
-  /// To the next run of steps; where there is none, `row_` is not below `row_end_`.
-  __device__ void go_on(loader_state s, bool waited) {
+  /// To the next run of steps that may be seen. A unit without any has one step without tokens, so that someone writes its
+  /// result. Where the share ends, `row_` is not below `row_end_`.
+  __device__ void go_on() {
     row_ = row_end_ = 0;
-    while (true) {
+    loader_state s = state_;
+    bool found = false;
+    while (!found) {
       if (s.segment + 1 >= view_type::segments) {
-        if (s.at >= end_) break;
-        sit(s, seat_at(task_.work, task_.items, s.at, end_, s.seat.item));
-        if (waited) fetch_queries(s.seat);
+        if (s.begun && s.left == 0) break;
+        if (s.begun)
+          next_seat(s);
+        else if (ahead)
+          look_ahead_at(s.seat.item + 1);
+        s.begun = true;
+        s.left -= s.seat.end - s.seat.step;
+        s.segment = view_type::segments;
+        const int rows = s.seat.rows_from(first_row_, Rows);
+        if (rows == 0) continue;
+        sit(s, rows);
       }
       ++s.segment;
-      const step_item& item = task_.items[s.seat.item];
-      const step_range run = run_of(task_, item, s.seat, s.segment, {s.seen_first, s.seen_last});
-      if (run.first >= run.last) continue;
-      visit_segment(task_.view, s.segment, [&](const auto& seg) {
-        s.count = int(seg.retention.count(item.n, item.sequence, s.seat.head));
-        const int skipped = int(seg.retention.at(item.n, item.sequence, s.seat.head, 0).slot % tokens);
-        row_ = run.first * tokens - skipped;
-        row_end_ = run.last * tokens - skipped;
-      });
-      s.plain_last = s.known_last = -tokens;
-      break;
+      visit_segment(task_.view, s.segment, [&](const auto& seg) { found = begin_run(seg, s); });
     }
     set(s);
   }
@@ -162,158 +113,270 @@ class key_loader {
     if (lane() == 0) state_ = s;
     __syncwarp();
   }
-
-  /// Looks up where the tokens of the next step lie. Not waited for until `load` needs it.
-  __device__ void look() {
-    if (row_ >= row_end_) return;
-    visit_segment(task_.view, segment(), [&](const auto& seg) {
-      if (row_ >= state_.known_last) know(seg);
-      const int i = row_ + lane() % tokens;
-      const int plain_first = state_.plain_first, plain_last = state_.plain_last;
-      position_ = i + state_.position;
-      page_ = -1;
-      together_ = false;
-      if (row_ >= plain_first && row_ + tokens <= plain_last) {
-        const place p = seg.layout.locate(state_.sequence, state_.seat.head, i + state_.slot);
-        page_ = int(p.page);
-        row_in_page_ = p.row;
-        together_ = p.run >= tokens;
-      } else {
-        look_at_each(seg, i);
+  __device__ const step_item& item_of(const loader_state& s) const {
+    if constexpr (ahead)
+      return items_.item;
+    else
+      return task_.items[s.seat.item];
+  }
+  /// To the unit after this one on the line.
+  __device__ void next_seat(loader_state& s) {
+    const work_shape& shape = task_.work.shape;
+    s.seat.first_row += shape.rows;
+    if (s.seat.first_row >= item_of(s).queries * shape.group.value()) {
+      s.seat.first_row = 0;
+      s.seat.head += shape.heads;
+      if (s.seat.head >= shape.kv_heads) {
+        s.seat.head = 0;
+        do next_item(s);
+        while (item_of(s).queries == 0);
       }
-    });
-  }
-  /// Where rows are not all there, or do not all follow each other.
-  template <class Segment>
-  __device__ void look_at_each(const Segment& seg, int i) {
-    const loader_state& s = state_;
-    if (i < 0 || i >= s.count) return;
-    int slot = i + s.slot;
-    if (i >= s.known_last) {
-      const kept_row kept = seg.retention.at(task_.items[s.seat.item].n, s.sequence, s.seat.head, i);
-      slot = int(kept.slot);
-      position_ = int(kept.position);
     }
-    if (position_ < s.seen_first || position_ >= s.seen_last) return;
-    const place p = seg.layout.locate(s.sequence, s.seat.head, slot);
-    page_ = int(p.page);
-    row_in_page_ = p.row;
+    s.seat.rows = unit_rows(shape, item_of(s).queries, s.seat.first_row);
+    s.seat.step = 0;
+    s.seat.end = min(s.seat.steps, s.left);
   }
-  /// Finds how far rows from the next step's on follow each other.
+  __device__ void next_item(loader_state& s) {
+    ++s.seat.item;
+    if constexpr (ahead) {
+      // NOTE: whoever takes tiles has waited for the copies of all calls but the last `Stages`, once the ring is full.
+      if (age_ <= Stages) ptx::wait_all_copies();
+      __syncwarp();
+      constexpr int words = sizeof(step_item) / 4;
+      if (lane() < words)
+        reinterpret_cast<ptx::u32*>(&items_.item)[lane()] = reinterpret_cast<const ptx::u32*>(&items_.ahead)[lane()];
+      s.seat.steps = items_.ahead_steps;
+      __syncwarp();
+      look_ahead_at(s.seat.item + 1);
+    } else {
+      s.seat.steps = task_.work.steps[s.seat.item];
+    }
+  }
+  /// Starts the copies of what there is to know of an item.
+  __device__ void look_ahead_at(int item) {
+    constexpr int chunks = sizeof(step_item) / 16;
+    if (item < task_.size) {
+      if (lane() < chunks)
+        ptx::copy_async(ptx::shared_address(&items_.ahead) + 16u * ptx::u32(lane()),
+                        reinterpret_cast<const unsigned char*>(task_.items + item) + 16 * lane());
+      if (lane() == chunks)
+        ptx::copy_word_async(ptx::shared_address(&items_.ahead_steps), task_.work.steps + item, true);
+    }
+    age_ = 0;
+  }
+  /// Begins a unit.
+  __device__ void sit(loader_state& s, int rows) {
+    const step_item& item = item_of(s);
+    s.seen = seen_by_rows(task_, rows_of(item), s.seat.head + head_of_team_, s.seat.first_row + first_row_, rows);
+    s.sequence = item.sequence;
+    s.segment = -1;
+    s.segment_first = 0;
+    s.shown = false;
+    // NOTE: of a sequence to which another item appends nothing is said here.
+    fresh_ = item.new_tokens > 0 ? int(smaller(item.n.before, item.n.body_before)) : 0;
+  }
+  /// Begins the run of what this share has of a segment, if it may be seen. NOTE: what is outside of `seen` is not read
+  /// where positions go up by one from row to row, as in every interval; elsewhere it is hidden.
   template <class Segment>
-  __device__ void know(const Segment& seg) {
-    loader_state s = state_;
-    const int first = row_ > 0 ? row_ : 0;
-    const kept_row kept = seg.retention.at(task_.items[s.seat.item].n, s.sequence, s.seat.head, first);
+  __device__ bool begin_run(const Segment& seg, loader_state& s) {
+    const lengths n = item_of(s).n;
+    const int head = s.seat.head + head_of_team_;
+    s.count = int(seg.retention.count(n, s.sequence, head));
+    int_range run;
+    int skipped = 0;
+    if (s.count > 0) {
+      const kept_row oldest = seg.retention.at(n, s.sequence, head, 0);
+      skipped = int(oldest.slot % tokens);
+      know(s, oldest, 0);
+      int_range visible{0, s.count};
+      if constexpr (requires { Segment::retention_type::slides; }) {
+        visible.first = max(s.seen.first - int(oldest.position), 0);
+        visible.last = min(s.seen.last - int(oldest.position), s.count);
+      }
+      const int before = s.segment_first;
+      if (visible.first < visible.last)
+        run = {max((skipped + visible.first) / tokens, s.seat.step - before),
+               min((skipped + visible.last + tokens - 1) / tokens, s.seat.end - before)};
+    }
+    if constexpr (view_type::segments > 1)
+      s.segment_first += segment_steps(seg, n, s.sequence, task_.work.shape.kv_heads);
+    if (run.first >= run.last) {
+      if (s.shown || s.segment + 1 < view_type::segments) return false;
+      run = {0, 1};
+      skipped = s.count = s.plain_first = s.plain_last = 0;
+      s.known_last = tokens;
+    }
+    begins_ = tile_label::begins_run | (s.shown ? 0 : tile_label::begins_unit);
+    s.shown = true;
+    by_token_ = false;
+    row_ = run.first * tokens - skipped;
+    row_end_ = run.last * tokens - skipped;
+    looked_last_ = ahead_last_ = row_;
+    if constexpr (Rows == 8) copies_.begin(seg, head);
+    return true;
+  }
+  /// Of what begins with row `first`: how far rows follow each other.
+  __device__ static void know(loader_state& s, const kept_row& kept, int first) {
     s.slot = int(kept.slot) - first;
     s.position = int(kept.position) - first;
     s.known_last = first + int(smaller(kept.run, s.count - first));
-    s.plain_first = int(larger(first, s.seen_first - s.position));
-    s.plain_last = int(smaller(s.known_last, s.seen_last - s.position));
-    set(s);
+    s.plain_first = max(first, s.seen.first - s.position);
+    s.plain_last = int(smaller(s.known_last, idx(s.seen.last) - s.position));
+  }
+
+  /// Looks up where the next tile lies, if that is not known. Not waited for until `load` needs it.
+  __device__ void look() {
+    if (row_ < looked_last_) return;
+    visit_segment(task_.view, segment(), [&](const auto& seg) {
+      if (row_ >= state_.known_last) {
+        loader_state s = state_;
+        const int first = max(row_, 0);
+        know(s, seg.retention.at(item_of(s).n, s.sequence, s.seat.head + head_of_team_, first), first);
+        set(s);
+        looked_last_ = ahead_last_ = row_;
+        by_token_ = false;
+      }
+      // Where a run begins, twice: the first turn finds what the second takes over.
+      while (!by_token_ && row_ >= looked_last_) {
+        page_ = ahead_page_, row_in_page_ = ahead_row_;
+        looked_first_ = looked_last_, looked_last_ = ahead_last_;
+        ahead_last_ = look_ahead(seg);
+        by_token_ = row_ >= ahead_last_;
+      }
+      if (by_token_) look_at_tokens(seg);
+    });
+  }
+  /// Of the 32 steps after those that are known, one a lane: how far they go, as far as each is in one page and one run.
+  template <class Segment>
+  __device__ int look_ahead(const Segment& seg) {
+    constexpr int min_run = std::remove_cvref_t<decltype(seg.layout)>::min_run;
+    const int from = ahead_last_;
+    const loader_state& s = state_;
+    if ((min_run > 1 && min_run % tokens != 0) || from >= row_end_ || from >= s.known_last) return from;
+    const int i = from + tokens * lane(), first = max(i, s.plain_first), last = min(i + tokens, s.plain_last);
+    bool apart = i < s.known_last && s.known_last < min(i + tokens, s.count);
+    if (first < last) {
+      const place p = seg.layout.locate(s.sequence, s.seat.head + head_of_team_, first + s.slot);
+      ahead_page_ = int(p.page);
+      ahead_row_ = p.row - (first - i);
+      apart = apart || p.run < last - first;
+    }
+    const ptx::u32 where_apart = __ballot_sync(all, apart);
+    return where_apart ? from + tokens * (__ffs(int(where_apart)) - 1) : min(from + 32 * tokens, s.known_last);
+  }
+  /// Of the next tile's tokens, one a lane.
+  template <class Segment>
+  __device__ void look_at_tokens(const Segment& seg) {
+    constexpr int of_tile = device_tile<Segment>::tokens(DimStep, Rows);
+    const int last = min(row_ + of_tile, row_end_), i = row_ + lane() % of_tile;
+    looked_last_ = last;
+    const loader_state& s = state_;
+    page_ = -1;
+    together_ = false;
+    position_ = i + s.position;
+    int slot = i + s.slot, run = s.known_last - i;
+    if (row_ < s.plain_first || last > s.plain_last || i >= last) {
+      if (i < 0 || i >= min(s.count, last)) return;
+      if (i >= s.known_last) {
+        const kept_row kept = seg.retention.at(item_of(s).n, s.sequence, s.seat.head + head_of_team_, i);
+        slot = int(kept.slot);
+        position_ = int(kept.position);
+        run = int(smaller(kept.run, s.count - i));
+      }
+      if (position_ < s.seen.first || position_ >= s.seen.last) return;
+    }
+    const place p = seg.layout.locate(s.sequence, s.seat.head + head_of_team_, slot);
+    page_ = int(p.page);
+    row_in_page_ = p.row;
+    together_ = min(p.run, run) >= tokens;
   }
 
   template <class Segment>
-  __device__ void load(const Segment& seg, ptx::u32 slot) const {
+  __device__ void load(const Segment& seg, const ring_slot& slot, bool& waited) {
     using tile = device_tile<Segment>;
-    const int head = state_.seat.head;
-    const bool of_values = lane() >= tokens;
-    const ptx::u32 alive = __ballot_sync(all, page_ >= 0);
-    const ptx::u32 keys = slot + tile::notes, values = keys + (tile::k_codes ? tokens * tile::k_pitch(DimStep) : 0);
-    const place mine{page_, row_in_page_, 1};
-    ptx::u32 upper = 0;
-    if constexpr (tile::k_params || tile::v_params) {
-      const plane& params = of_values ? seg.planes.v_params : seg.planes.k_params;
-      const auto at = reinterpret_cast<std::uintptr_t>(params.at(mine, head, row_in_page_));
-      if (of_values ? tile::v_params : tile::k_params)
-        ptx::copy_word_async(slot + slot_notes::params + 4u * ptx::u32(lane()),
-                             reinterpret_cast<const void*>(at & ~std::uintptr_t(3)), page_ >= 0);
-      upper = __ballot_sync(all, (at & 2) != 0);
-    }
-    if constexpr (tile::k_codes || tile::v_codes) {
-      // Rows of one run, each whole: from the first one on.
-      if (alive == all && __shfl_sync(all, together_, 0)) {
-        const place first{page_, __shfl_sync(all, row_in_page_, 0), 1};
-        if constexpr (tile::k_codes)
-          copy_run<tile::k_pitch(DimStep)>(keys, seg.planes.k_codes, first, head, tile_row_bytes(seg.k));
-        if constexpr (tile::v_codes)
-          copy_run<tile::v_pitch(DimStep)>(values, seg.planes.v_codes, first, head, tile_row_bytes(seg.v));
-      } else {
-        const unsigned char* at = (of_values ? seg.planes.v_codes : seg.planes.k_codes).at(mine, head, row_in_page_);
-        if constexpr (tile::k_codes) copy_rows<tile::k_pitch(DimStep)>(keys, at, alive, 0, tile_row_bytes(seg.k));
-        if constexpr (tile::v_codes)
-          copy_rows<tile::v_pitch(DimStep)>(values, at, alive, tokens, tile_row_bytes(seg.v));
-      }
-    }
-    if (!of_values) ptx::store_shared_4(slot + slot_notes::positions + 4u * ptx::u32(lane()), ptx::u32(position_));
-    if (lane() == 0) ptx::store_shared_8(slot + slot_notes::alive, {alive & 0xffffu, upper});
-  }
-
-  /// Rows of one run, the first at `p`.
-  template <int Pitch>
-  __device__ void copy_run(ptx::u32 to, const plane& codes, place p, int head, int bytes) const {
-    constexpr int chunks = Pitch / 16, at_once = 32 / chunks;  // rows
-    const unsigned char* const from = codes.at(p, head, p.row);
-    if constexpr (at_once > 0 && 32 % chunks == 0) {
-      const int row = lane() / chunks, chunk = lane() % chunks;
-      const unsigned char* const mine = from + row * codes.record_stride + 16 * chunk;
-      const ptx::u32 there = chunk_at<Pitch>(row, chunk);
-#pragma unroll
-      for (int k = 0; k < tokens / at_once; ++k)
-        copy_chunk<Pitch>(to + below<Pitch>(there, k * at_once), chunk, mine + k * (at_once * codes.record_stride),
-                          bytes);
+    constexpr int of_tile = tile::tokens(DimStep, Rows);
+    const loader_state& s = state_;
+    const int token = lane() % of_tile;
+    const int count = min(of_tile, min(row_end_, round_up_to_step(looked_last_)) - row_);
+    const int step = (row_ - looked_first_) / tokens;
+    ptx::u32 alive = 0, together = all;
+    int row = row_in_page_, position = position_;  // of this lane's token
+    const int page = __shfl_sync(all, page_, by_token_ ? token : step + token / tokens);
+    if (by_token_) {
+      alive = __ballot_sync(all, page_ >= 0 && lane() < of_tile);
+      together = __ballot_sync(all, together_);
+      if (!waited && __any_sync(all, position_ >= fresh_)) end_early_reads(waited);
     } else {
-#pragma unroll
-      for (int k = 0; k < tokens * chunks / 32; ++k) {
-        const int i = k * 32 + lane(), row = i / chunks, chunk = i % chunks;
-        copy_chunk<Pitch>(to + chunk_at<Pitch>(row, chunk), chunk, from + row * codes.record_stride + 16 * chunk,
-                          bytes);
+      const int from = max(s.plain_first - row_, 0), to = min(s.plain_last - row_, count);
+      if (from < to) alive = ((2u << (to - 1)) - 1) & ~0u << from;
+      row = __shfl_sync(all, row_in_page_, step + token / tokens) + token % tokens;
+      position = row_ + token + s.position;
+      if (!waited && row_ + count - 1 + s.position >= fresh_) end_early_reads(waited);
+    }
+    if constexpr (Rows > 8) copies_.begin(seg, s.seat.head + head_of_team_);  // for want of registers
+    const ptx::u32 keys = slot.codes, values = keys + (tile::k_codes ? of_tile * tile::k_pitch(DimStep) : 0);
+    const ptx::u32 positions = slot.notes + tile_label::positions_at, params = positions + 4 * of_tile;
+    tile_label label{tile_label::there | begins_ | ptx::u32(segment()) << tile_label::segment_shift, alive, 0, 0};
+    if constexpr (tile::k_params || tile::v_params) {
+      const bool there = alive >> token & 1;
+      if constexpr (tile::k_params) label.k_upper = copies_.k_params(seg, params, page, row, there);
+      if constexpr (tile::v_params) label.v_upper = copies_.v_params(seg, params + 4 * of_tile, page, row, there);
+    }
+    if constexpr (tile::k_codes || tile::v_codes) copies_.codes(seg, keys, values, page, row, alive, together);
+    if (lane() < of_tile) ptx::store_shared_4(positions + 4u * ptx::u32(lane()), ptx::u32(position));
+    if (begins_ & tile_label::begins_unit) begin_unit(slot, waited);
+    if (lane() == 0) {
+      label.put(slot);
+      if constexpr (tile::decoded) ptx::store_shared_4(slot.notes + tile_label::row_at, ptx::u32(row_));
+    }
+    row_ += count;
+  }
+  /// The first row of a step that is not below `row`.
+  __device__ int round_up_to_step(int row) const { return row_ + (row - row_ + tokens - 1) / tokens * tokens; }
+  /// Says what unit begins with a tile, and brings its queries along, where they are there already and can be copied.
+  __device__ void begin_unit(const ring_slot& slot, bool waited) const {
+    const unit_seat seat = state_.seat;
+    const int head = seat.head + head_of_team_, first = seat.first_row + first_row_;
+    const int count = seat.rows_from(first_row_, Rows);
+    const item_rows rows = rows_of(item_of(state_));
+    bool has_queries = false;
+    if constexpr (memory.queries > 0 && sizeof(typename Task::query_type) == 2) {
+      has_queries = waited && in_eights(task_.q);
+      if (has_queries) {
+        const int chunks = task_.view.k_dim() / 8;
+        constexpr int pitch = memory.queries / 8;
+        for (int i = lane(); i < count * chunks; i += 32) {
+          const int r = i / chunks, chunk = i - r * chunks;
+          ptx::copy_async(slot.notes + memory.notes + ptx::u32(r * pitch + chunk * 16),
+                          query_of(task_, rows, head, first + r) + 8 * chunk);
+        }
       }
     }
-  }
-  /// Rows whose addresses lanes `first_lane` and on have. Those that are not alive are zero.
-  template <int Pitch>
-  __device__ void copy_rows(ptx::u32 to, const unsigned char* at, ptx::u32 alive, int first_lane, int bytes) const {
-    constexpr int chunks = Pitch / 16;
-#pragma unroll
-    for (int k = 0; k < tokens * chunks / 32; ++k) {
-      const int i = k * 32 + lane(), row = i / chunks, chunk = i % chunks;
-      const auto from = reinterpret_cast<const unsigned char*>(
-                            __shfl_sync(all, reinterpret_cast<unsigned long long>(at), first_lane + row)) +
-                        16 * chunk;
-      const bool there = alive >> row & 1;
-      if (bytes == Pitch)
-        ptx::copy_async(to + chunk_at<Pitch>(row, chunk), from, there, policy_);
-      else
-        copy_part(to + chunk_at<Pitch>(row, chunk), chunk, from, there ? bytes : 0);
-    }
-  }
-
-  /// One chunk of a row of `bytes` bytes, which may end in it or before it.
-  template <int Pitch>
-  __device__ void copy_chunk(ptx::u32 to, int chunk, const unsigned char* from, int bytes) const {
-    if (bytes == Pitch)
-      ptx::copy_async(to, from, policy_);
-    else
-      copy_part(to, chunk, from, bytes);
-  }
-  __device__ void copy_part(ptx::u32 to, int chunk, const unsigned char* from, int bytes) const {
-    const int left = bytes - 16 * chunk;
-    if (bytes % 16 == 0)
-      ptx::copy_async(to, from, left > 0, policy_);
-    else
-      ptx::copy_async(to, from, ptx::u32(left < 0 ? 0 : left > 16 ? 16 : left), policy_);
+    if (lane() == 0)
+      unit_label{ptx::u32(seat.item),
+                 (seat.step == 0 ? unit_label::opens : 0) | (seat.end == seat.steps ? unit_label::closes : 0) |
+                     (has_queries ? unit_label::has_queries : 0) | ptx::u32(count) << unit_label::count_shift |
+                     ptx::u32(head) << unit_label::head_shift,
+                 first, rows}
+          .put(slot);
   }
 
   const Task& task_;
   loader_state& state_;
-  idx end_;
-  int head_of_team_, first_row_, rows_;
-  std::uint64_t policy_;
+  loader_items& items_;
+  int head_of_team_, first_row_;
   int fresh_ = 0;              // the first position that this step may write
-  int row_ = 0, row_end_ = 0;  // of the segment: the next step's first, before row 0 where it begins within the step
-  // Of this lane's token of the next step.
-  int page_ = -1, row_in_page_ = 0, position_ = 0;
+  int row_ = 0, row_end_ = 0;  // of the segment: the next tile's first, before row 0 where it begins within the step
+  // Of the first token of each of 32 steps, in a lane, and of the 32 after them; or of this lane's token of the next tile.
+  int page_ = -1, row_in_page_ = 0, ahead_page_ = -1, ahead_row_ = 0;
+  int looked_first_ = 0, looked_last_ = 0, ahead_last_ = 0;  // rows of which that is known
+  int known_until_ = 0;                                      // until this row nothing need be looked up
+  tile_copies<DimStep, Rows> copies_;
+  ptx::u32 begins_ = 0;  // with the next tile
+  int age_ = 0;          // calls since the next item was asked for
+  bool by_token_ = false;
+  // By tokens alone:
+  int position_ = 0;
   bool together_ = false;  // all sixteen follow each other in their page
 };
 

@@ -24,24 +24,36 @@ struct warp_rows {
 /// numbers out, a lane has row or column g of one factor, and numbers 2t and 2t + 1 of the other.
 template <class Task>
 struct warp_unit {
+  using number = typename Task::query_type;
+
   const Task& task;
   warp_rows rows;  // for all that need them in turn
-  const step_item* item = nullptr;
+  item_rows item;
+  int number_of_item = 0;
   int head = 0, first = 0, count = 0;
+  bool opens = false, closes = false;  // are its first steps and its last here?
+  const number* queries = nullptr;     // [count][query_pitch], in shared memory, or null
+  int query_pitch = 0;                 // numbers
 
   __device__ static int lane() { return int(threadIdx.x) % 32; }
   __device__ static int g() { return lane() / 4; }
   __device__ static int t() { return lane() % 4; }
   /// What hooks are told of row `row`, or of the first where there are not so many.
-  __device__ where at(int row) const { return where_of(task, *item, head, first + (row < count ? row : 0)); }
+  __device__ where at(int row) const { return where_of(task, item, head, first + (row < count ? row : 0)); }
+  /// The query of row `row`, and whether eight of its numbers can be read at once.
+  __device__ const number* query(int row) const {
+    return queries ? queries + row * query_pitch : query_of(task, item, head, first + row);
+  }
+  __device__ bool reads_eights() const { return queries || in_eights(task.q); }
 };
 
-/// Tokens of a step as bits, of which any lane says so: `said` of tokens g and g + 8.
-__device__ inline ptx::u32 tokens_of(const bool (&said)[2]) {
+/// Tokens of a tile as bits, of which any lane says so: `said` of tokens g and g + 8 of every sixteen.
+template <int Steps>
+__device__ ptx::u32 tokens_of(const bool (&said)[Steps][2]) {
   ptx::u32 tokens = 0;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    ptx::u32 lanes = __ballot_sync(0xffffffffu, said[h]);
+  for (int h = 0; h < 2 * Steps; ++h) {
+    ptx::u32 lanes = __ballot_sync(0xffffffffu, said[h / 2][h % 2]);
     lanes |= lanes >> 1, lanes |= lanes >> 2;
     for (int g = 0; g < 8; ++g) tokens |= (lanes >> (4 * g) & 1) << (g + 8 * h);
   }
@@ -77,15 +89,6 @@ __device__ void rotate_rows(const warp_rows& x, int count, int dim) {
   __syncwarp();
 }
 
-/// Can eight numbers of a row be read or written at once, wherever they are?
-template <class T>
-__device__ bool in_eights(const rows<T>& x) {
-  constexpr int bytes = sizeof(T) < 4 ? 8 * sizeof(T) : 16;
-  return (reinterpret_cast<std::uintptr_t>(x.data) | std::uintptr_t(x.token_stride * idx(sizeof(T))) |
-          std::uintptr_t(x.head_stride * idx(sizeof(T)))) %
-             bytes ==
-         0;
-}
 /// `N` numbers from where as many lie side by side on a boundary of as many bytes, up to 16.
 template <class T, int N>
 __device__ void load_aligned(const T* from, T (&numbers)[N]) {
@@ -112,8 +115,17 @@ __device__ void load_eight(const T* from, bool at_once, float (&x)[8]) {
 template <class T>
 __device__ void store_eight(T* to, bool at_once, const float (&x)[8]) {
   alignas(16) T numbers[8];
+  if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>) {
+    constexpr auto packed = std::is_same_v<T, float16> ? ptx::numbers::fp16 : ptx::numbers::bf16;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) store(numbers[i], x[i]);
+    for (int i = 0; i < 4; ++i) {
+      const ptx::u32 pair = ptx::pack<packed>(x[2 * i], x[2 * i + 1]);
+      __builtin_memcpy(&numbers[2 * i], &pair, sizeof(pair));
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) store(numbers[i], x[i]);
+  }
   if (at_once) {
 #pragma unroll
     for (int i = 0; i < int(sizeof(numbers) / 16); ++i)
@@ -131,14 +143,14 @@ consteval bool queries_as_given() {
          !std::is_same_v<typename Task::positions_type, cache_positions>;
 }
 
-/// Rows [first, first + count) of the sequence's queries, at most eight, in the view's rotation; those of eight that
-/// there are not, and numbers beyond `dim` up to `padded`, are 0.
+/// Rows [first, first + count) of the unit's queries, at most eight, in the view's rotation; those of eight that there are
+/// not, and numbers beyond `dim` up to `padded`, are 0.
 template <class Task, class Segment>
-__device__ void load_queries(const Task& task, const Segment& seg, const step_item& item, int head, int first,
-                             int count, int padded, const warp_rows& to) {
-  const int lane = int(threadIdx.x) % 32, dim = task.view.k_dim(), eights = padded / 8;
-  const bool at_once = in_eights(task.q);
-  const idx q_row = item.q_row;
+__device__ void load_queries(const warp_unit<Task>& unit, const Segment& seg, int first, int count, int padded) {
+  const Task& task = unit.task;
+  const warp_rows& to = unit.rows;
+  const int lane = unit.lane(), dim = task.view.k_dim(), eights = padded / 8;
+  const bool at_once = unit.reads_eights();
   __syncwarp();
   constexpr int most = 4;  // on their way at once
 #pragma unroll 1
@@ -149,10 +161,7 @@ __device__ void load_queries(const Task& task, const Segment& seg, const step_it
       const int i = from + 32 * k, r = i / eights, d = 8 * (i - r * eights);
 #pragma unroll
       for (int j = 0; j < 8; ++j) x[k][j] = 0;
-      if (r < count && d < dim) {
-        const where w = where_of(task, item, head, first + r);
-        load_eight(task.q.at(q_row + w.q_index, w.q_head) + d, at_once, x[k]);
-      }
+      if (r < count && d < dim) load_eight(unit.query(first + r) + d, at_once, x[k]);
     }
 #pragma unroll
     for (int k = 0; k < most; ++k) {
@@ -166,7 +175,7 @@ __device__ void load_queries(const Task& task, const Segment& seg, const step_it
   if constexpr (std::is_same_v<typename Task::positions_type, cache_positions> &&
                 requires { seg.retention.in_cache(idx()); }) {
     if (lane < count) {
-      const idx position = where_of(task, item, head, first + lane).q_position;
+      const idx position = unit.at(first + lane).q_position;
       task.positions.turn.shift(to.row(lane), seg.retention.in_cache(position) - position);
     }
     __syncwarp();
@@ -174,17 +183,46 @@ __device__ void load_queries(const Task& task, const Segment& seg, const step_it
   rotate_rows<typename Task::view_type::k_rotation, false>(to, count, dim);
 }
 
-/// Writes the results of rows [first, first + count) of a sequence, at most eight: sums of weighted values, beside them
-/// the maximum in log2 units and the sum of weights.
-template <class Task>
-__device__ void write_results(const Task& task, const step_item& item, int head, int first, int count,
-                              const warp_rows& x) {
-  constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
-  const int lane = int(threadIdx.x) % 32, dim = task.view.v_dim(), eights = dim / 8;
-  const bool at_once = in_eights(task.out);
-  const idx q_row = item.q_row;
+/// Adds to the first of `Pieces` results of row `row` the others in their order, by the warp: `piece(i)` are the rows of
+/// one, of which the first `width` numbers count.
+template <int Pieces, class Piece>
+__device__ void add_pieces(const Piece& piece, int row, int width) {
+  const int lane = int(threadIdx.x) % 32;
+  float high = -1e30f, sum = 0, shares[Pieces];
+#pragma unroll
+  for (int i = 0; i < Pieces; ++i) high = fmaxf(high, piece(i).maximum(row));
+#pragma unroll
+  for (int i = 0; i < Pieces; ++i) {
+    shares[i] = ptx::exp2(piece(i).maximum(row) - high);
+    sum += piece(i).sum(row) * shares[i];
+  }
+  for (int d = lane; d < width; d += 32) {
+    float total = 0;
+#pragma unroll
+    for (int i = 0; i < Pieces; ++i) total += piece(i).row(row)[d] * shares[i];
+    piece(0).row(row)[d] = total;
+  }
   __syncwarp();
-  rotate_rows<typename Task::view_type::v_rotation, true>(x, count, dim);
+  if (lane == 0) piece(0).maximum(row) = high, piece(0).sum(row) = sum;
+  __syncwarp();
+}
+
+/// Of weights whose sum is relative to a maximum in log2 units.
+__device__ inline float natural_log_sum(float maximum, float sum) {
+  constexpr float ln_2 = 0.6931471805599453f;
+  return sum == 0 ? -__builtin_huge_valf() : (maximum + log2f(sum)) * ln_2;
+}
+
+/// Ends the results of rows [first, first + count) of a sequence, at most eight: sums of weighted values, beside them
+/// the maximum in log2 units and the sum of weights. V's rotation is undone and sinks are counted; a row then has, where
+/// its sum was, by what it is to be multiplied. `body(where, maximum, sum)` for each row, by one lane.
+template <class Task, class Body>
+__device__ void end_results(const Task& task, const item_rows& item, int head, int first, int count, const warp_rows& x,
+                            Body&& body) {
+  constexpr float log2_e = 1.4426950408889634f;
+  const int lane = int(threadIdx.x) % 32;
+  __syncwarp();
+  rotate_rows<typename Task::view_type::v_rotation, true>(x, count, task.view.v_dim());
   if (lane < count) {
     const where w = where_of(task, item, head, first + lane);
     float maximum = x.maximum(lane), sum = x.sum(lane), share = 1;
@@ -195,10 +233,21 @@ __device__ void write_results(const Task& task, const step_item& item, int head,
       maximum = high;
     }
     x.sum(lane) = sum == 0 ? 0.0f : share / sum;
-    if (task.lse)
-      task.lse.at(q_row + w.q_index, w.q_head) = sum == 0 ? -__builtin_huge_valf() : (maximum + log2f(sum)) * ln_2;
+    body(w, maximum, sum);
   }
   __syncwarp();
+}
+
+/// Writes the results of rows [first, first + count) of a sequence, as `end_results` takes them.
+template <class Task>
+__device__ void write_results(const Task& task, const item_rows& item, int head, int first, int count,
+                              const warp_rows& x) {
+  const int lane = int(threadIdx.x) % 32, eights = task.view.v_dim() / 8;
+  const bool at_once = in_eights(task.out);
+  const idx q_row = item.q_row;
+  end_results(task, item, head, first, count, x, [&](const where& w, float maximum, float sum) {
+    if (task.lse) task.lse.at(q_row + w.q_index, w.q_head) = natural_log_sum(maximum, sum);
+  });
 #pragma unroll 2
   for (int i = lane; i < count * eights; i += 32) {
     const int r = i / eights, d = 8 * (i % eights);

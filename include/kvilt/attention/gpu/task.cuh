@@ -17,6 +17,7 @@ struct device_attention {
   using positions_type = Positions;
   using query_type = Q;
   using out_type = Out;
+  static constexpr bool writes = true;  // results; else a warp's stay in its rows
 
   View view;
   Variant variant;
@@ -26,6 +27,7 @@ struct device_attention {
   rows<Out> out;
   natural_lse lse;
   const step_item* items = nullptr;
+  int size = 0;
   work_plan work;
   float* pieces = nullptr;
   bool early = false;  // keys may be read while the kernel before this one is at work
@@ -52,71 +54,68 @@ __device__ void visit_segment(const View& view, int which, Body&& body) {
   }
 }
 
+/// Can eight numbers of a row be read or written at once, wherever they are?
+template <class T>
+__device__ bool in_eights(const rows<T>& x) {
+  constexpr int bytes = sizeof(T) < 4 ? 8 * sizeof(T) : 16;
+  return (reinterpret_cast<std::uintptr_t>(x.data) | std::uintptr_t(x.token_stride * idx(sizeof(T))) |
+          std::uintptr_t(x.head_stride * idx(sizeof(T)))) %
+             bytes ==
+         0;
+}
+
+/// What an item is to its query rows.
+struct item_rows {
+  int sequence = 0;
+  int first_position = 0;  // of its first query
+  idx q_row = 0;
+};
+__device__ inline item_rows rows_of(const step_item& item) {
+  return {item.sequence, int(item.query_position(0)), item.q_row};
+}
+
 /// What hooks are told about row `row` of a sequence.
 template <class Task>
-__device__ where where_of(const Task& task, const step_item& item, int kv_head, int row) {
-  const int group = task.work.shape.group, query = row / group;
-  return {item.sequence, kv_head * group + row - query * group, kv_head, query, item.query_position(query), 0};
+__device__ where where_of(const Task& task, const item_rows& item, int kv_head, int row) {
+  const fast_divisor& group = task.work.shape.group;
+  const int query = int(group.quotient(row));
+  return {item.sequence,
+          kv_head * group.value() + row - query * group.value(),
+          kv_head,
+          query,
+          item.first_position + query,
+          0};
 }
-
-/// Positions that any of `rows` rows may see, the same in all lanes. At most 32 rows.
+/// Its numbers.
 template <class Task>
-__device__ position_range seen_by_rows(const Task& task, const step_item& item, int kv_head, int first_row, int rows) {
-  constexpr bool narrows = requires(where w) {
-    task.variant.tiles(w);
-  };
-  if (rows <= 0) return {};
-  if constexpr (!narrows) {
-    return {0, no_end};
-  } else {
-    position_range seen{no_end, 0};
-    const int lane = int(threadIdx.x) % 32;
-    if (lane < rows) seen = tiles_of(task.variant, where_of(task, item, kv_head, first_row + lane));
-    for (int step = 16; step > 0; step /= 2) {
-      seen.first = smaller(seen.first, __shfl_xor_sync(0xffffffffu, seen.first, step));
-      seen.last = larger(seen.last, __shfl_xor_sync(0xffffffffu, seen.last, step));
-    }
-    return seen;
-  }
+__device__ auto* query_of(const Task& task, const item_rows& item, int kv_head, int row) {
+  const where w = where_of(task, item, kv_head, row);
+  return task.q.at(item.q_row + w.q_index, w.q_head);
 }
 
-/// Steps of one segment, [first, last).
-struct step_range {
+/// [first, last), of what is counted in 32 bits.
+struct int_range {
   int first = 0, last = 0;
 };
 
-/// Those of a segment's steps that hold a position of `seen`. NOTE: where positions go up by one from row to row, as in
-/// every interval; elsewhere all.
-template <class Segment>
-__device__ step_range visible_steps(const Segment& seg, const lengths& n, int sequence, int head, position_range seen) {
-  const idx count = seg.retention.count(n, sequence, head);
-  if (count <= 0 || seen.first >= seen.last) return {};
-  const kept_row oldest = seg.retention.at(n, sequence, head, 0);
-  const int skipped = int(oldest.slot % work_shape::tokens);
-  idx first = 0, last = count;
-  if constexpr (requires { Segment::retention_type::slides; }) {
-    first = larger(seen.first - oldest.position, 0);
-    last = smaller(larger(seen.last - oldest.position, 0), count);
-  }
-  if (first >= last) return {};
-  return {int((skipped + first) / work_shape::tokens), int(ceil_div(skipped + last, work_shape::tokens))};
-}
-
-/// What of a unit's steps [seat.step, seat.end) lies in segment `which`, in that segment's own count.
+/// Positions that any of `rows` rows may see, the same in all lanes. At most 32 rows.
 template <class Task>
-__device__ step_range run_of(const Task& task, const step_item& item, const unit_seat& seat, int which,
-                             position_range seen) {
-  step_range run;
-  int before = 0, i = 0;
-  task.view.each([&](const auto& seg) {
-    if (i == which) {
-      run = visible_steps(seg, item.n, item.sequence, seat.head, seen);
-      run.first = int(larger(run.first, seat.step - before));
-      run.last = int(smaller(run.last, seat.end - before));
+__device__ int_range seen_by_rows(const Task& task, const item_rows& item, int kv_head, int first_row, int rows) {
+  constexpr int end = 0x7fffffff;
+  constexpr bool narrows = requires(where w) {
+    task.variant.tiles(w);
+  };
+  int_range seen{0, end};
+  if constexpr (narrows) {
+    const int lane = int(threadIdx.x) % 32;
+    seen = {end, 0};
+    if (lane < rows) {
+      const position_range mine = tiles_of(task.variant, where_of(task, item, kv_head, first_row + lane));
+      seen = {int(smaller(larger(mine.first, 0), end)), int(smaller(larger(mine.last, 0), end))};
     }
-    if (i++ < which) before += segment_steps(seg, item.n, item.sequence, task.work.shape.kv_heads);
-  });
-  return run;
+    seen = {__reduce_min_sync(0xffffffffu, seen.first), __reduce_max_sync(0xffffffffu, seen.last)};
+  }
+  return seen;
 }
 
 }  // namespace kvilt::inline KVILT_ABI::detail
