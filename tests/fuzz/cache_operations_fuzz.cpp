@@ -41,7 +41,7 @@ class walk {
 
   void run() {
     for (int i = 0; i < most_operations && !choose_.empty(); ++i) {
-      operation(choose_.below(9));
+      operation(choose_.below(11));
       begin_nothing();
       if (owner_->free_sequences() != sequences - int(tags_.size())) FAIL("sequences are lost");
       if (owner_->free_pages() < 0 || owner_->free_pages() > all_pages_) FAIL(owner_->free_pages() << " pages free");
@@ -69,6 +69,10 @@ class walk {
         return session_.resalt();
       case 6:
         return misuse(tag);
+      case 9:
+        return fork(tag);
+      case 10:
+        return reorder();
       default:
         return step(kind == 7);
     }
@@ -110,6 +114,15 @@ class walk {
     session_.close(tags_[std::size_t(which)]);
     tags_.erase(tags_.begin() + which);
     if (!refused([&] { owner_->close(s); })) FAIL("closed twice");
+  }
+
+  void fork(int tag) {
+    if (!refused([&] { session_.fork(host(), tag, next_tag_); })) tags_.push_back(next_tag_++);
+  }
+  void reorder() {
+    std::vector<int> parents;
+    for (std::size_t i = 0; i < tags_.size(); ++i) parents.push_back(choose_.below(int(tags_.size())));
+    refusable([&] { session_.reorder(host(), tags_, parents); });
   }
 
   std::vector<portion> some_portions() {

@@ -1,34 +1,11 @@
 // Any file: the GGUF reader opens it, and everything it then says lies in the file; or it throws one line.
-#include "fuzz/fuzz.hpp"
+#include "fuzz/memory_file.hpp"
 #include "gguf.hpp"
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <array>
 #include <vector>
 
 namespace {
-
-// Bytes as a file that is in memory alone.
-class memory_file {
- public:
-  memory_file(const std::uint8_t* data, std::size_t size) : descriptor_(memfd_create("gguf", MFD_CLOEXEC)) {
-    if (descriptor_ < 0) fuzz::fail("memfd_create");
-    for (std::size_t done = 0; done < size;) {
-      const ssize_t n = write(descriptor_, data + done, size - done);
-      if (n <= 0) fuzz::fail("write");
-      done += std::size_t(n);
-    }
-  }
-  memory_file(const memory_file&) = delete;
-  memory_file& operator=(const memory_file&) = delete;
-  ~memory_file() { close(descriptor_); }
-  std::string path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
-
- private:
-  int descriptor_;
-};
 
 volatile unsigned sink;
 
@@ -57,7 +34,7 @@ void reads_text(const example::gguf_file& file, const char* key) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const memory_file memory(data, size);
+  const fuzz::memory_file memory(data, size);
   allows_errors([&] {
     const example::gguf_file file(memory.path());
     for (const example::gguf_tensor& tensor : file.tensors()) {

@@ -137,7 +137,8 @@ tolerance within(const kvilt::host& exec, const View& view) {
 // Every set of instructions that this machine can run.
 inline std::vector<kvilt::instruction_set> instruction_sets() {
   std::vector<kvilt::instruction_set> all;
-  for (const auto s : {kvilt::instruction_set::portable, kvilt::instruction_set::avx2, kvilt::instruction_set::avx512})
+  for (const auto s : {kvilt::instruction_set::portable, kvilt::instruction_set::neon, kvilt::instruction_set::avx2,
+                       kvilt::instruction_set::avx512})
     if (kvilt::supports(s)) all.push_back(s);
   return all;
 }
