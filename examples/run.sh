@@ -2,7 +2,8 @@
 # A real model decodes through every kind of cache, on Debian 12 or newer and Ubuntu 24.04 or newer. The first run
 # installs the packages that are missing, fetches a model and a text and builds; later runs start at once.
 #   bash examples/run.sh [--with smollm2 | gemma] [options of decode_loop]
-# KVILT_JOBS sets how many compilers run at once.
+# With --device cuda, and only then, it also builds the kernels of all policies, for the GPU that is here. KVILT_JOBS sets
+# how many compilers run at once.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -36,14 +37,14 @@ TEXT
     exec "$program" --help
   fi
   cat <<'TEXT'
-The options are those of decode_loop: --model FILE.gguf, --prompt, --tokens, --text, --positions, --policy NAME, --list,
---calibration FILE, --threads, --integer-weights, --decode-at N, --csv FILE, --plot FILE, --generate-only. Once it is built,
---help explains each.
+The options are those of decode_loop: --model FILE.gguf, --prompt, --shared-prefix TEXT, --fork N, --tokens, --text,
+--positions, --policy NAME, --list, --device cpu | cuda, --calibration FILE, --threads, --integer-weights, --decode-at N,
+--csv FILE, --plot FILE, --generate-only. Once it is built, --help explains each.
 TEXT
 }
 
 # What the options leave to this script.
-needs_model=1 needs_text=1 needs_plot=1 needs_prompt=1
+needs_model=1 needs_text=1 needs_plot=1 needs_prompt=1 cuda=OFF
 passed=() # to the program
 read_options() {
   while (($#)); do
@@ -63,6 +64,8 @@ read_options() {
       --prompt | --prompt=*) needs_prompt='' ;;
       --decode-at | --decode-at=*) needs_plot='' ;;
       --generate-only) needs_text='' needs_plot='' ;;
+      --device=cuda) cuda=ON ;;
+      --device) if [[ ${2-} == cuda ]]; then cuda=ON; fi ;;
       --list) needs_model='' needs_text='' needs_plot='' ;;
     esac
     passed+=("$1")
@@ -183,9 +186,19 @@ quietly() {
   "$@" >"$log" 2>&1 || { tail -n 40 "$log" >&2; fail "this failed: $*"; }
 }
 
+# What compiles for the GPU that is here.
+find_cuda() {
+  if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then PATH=$PATH:/usr/local/cuda/bin; fi
+  command -v nvcc >/dev/null || fail "--device cuda is built by nvcc, of the CUDA Toolkit, which is not here"
+  local capability
+  capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1) || true
+  [[ $capability =~ ^[0-9]+\.[0-9]+$ ]] || fail "--device cuda wants a GPU, and nvidia-smi names none"
+  gpu_options=(-DKVILT_CUDA=ON -DKVILT_TEST_CUDA_ARCHS="${capability/./}")
+}
+
 configured() {
   local setting
-  for setting in CMAKE_BUILD_TYPE=Release KVILT_NATIVE=ON KVILT_BUILD_EXAMPLES=ON; do
+  for setting in CMAKE_BUILD_TYPE=Release KVILT_NATIVE=ON KVILT_BUILD_EXAMPLES=ON KVILT_DECODE_LOOP_CUDA=$cuda; do
     grep -q "^${setting%=*}:[A-Z]*=${setting#*=}$" "$build/CMakeCache.txt" || return
   done
 }
@@ -201,6 +214,7 @@ build_programs() {
   echo "== Building"
   local options=(-DCMAKE_BUILD_TYPE=Release -DKVILT_NATIVE=ON -DKVILT_BUILD_EXAMPLES=ON -DKVILT_BUILD_TESTS=OFF)
   if [[ ! -f $build/CMakeCache.txt ]]; then options+=(-G Ninja -DKVILT_BUILD_BENCH=OFF -DKVILT_CUDA=OFF); fi
+  options+=(-DKVILT_DECODE_LOOP_CUDA=$cuda "${gpu_options[@]}")
   quietly "$build/configure.log" cmake -S "$root" -B "$build" "${options[@]}"
   "${build_command[@]}" || fail "the build failed"
 }
@@ -209,6 +223,8 @@ read_options "$@"
 model=${models[$with]}
 fetches=
 if [[ $needs_model && ! -f $model || $needs_text && ! -f $text ]]; then fetches=1; fi
+gpu_options=()
+if [[ $cuda == ON ]]; then find_cuda; fi
 { # the program alone writes to the standard output
   install_packages
   if [[ $fetches ]]; then fetch; fi

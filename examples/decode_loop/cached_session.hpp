@@ -3,7 +3,10 @@
 #include "session.hpp"
 
 #include <kvilt/kvilt.hpp>
+#include <kvilt/tiers/restore.hpp>
+#include <kvilt/tiers/save.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
@@ -15,21 +18,30 @@
 
 namespace example {
 
-// The heap, keeping count of what it was asked for.
-class counting_heap {
+// Memory of a resource, keeping count of what it was asked for.
+template <kvilt::memory_space Space>
+class counting_memory {
  public:
+  explicit counting_memory(const kvilt::memory<Space>& from) : from_(from) {}
+
   void* allocate(std::size_t bytes, std::size_t align) {
     asked_ += kvilt::idx(bytes);
-    return kvilt::host_memory().allocate(bytes, align);
+    return from_.allocate(bytes, align);
   }
-  void deallocate(void* p, std::size_t bytes, std::size_t align) noexcept {
-    kvilt::host_memory().deallocate(p, bytes, align);
-  }
+  void deallocate(void* p, std::size_t bytes, std::size_t align) noexcept { from_.deallocate(p, bytes, align); }
   kvilt::idx asked() const { return asked_; }
 
  private:
+  kvilt::memory<Space> from_;
   kvilt::idx asked_ = 0;
 };
+
+// Throws where caches were given other bytes than were planned for them.
+inline void check_planned(kvilt::idx asked, kvilt::idx planned) {
+  if (asked != planned)
+    throw std::logic_error("the caches took " + std::to_string(asked) + " bytes; planned were " +
+                           std::to_string(planned));
+}
 
 // A window over pages from a pool: those that it has left serve the tokens to come.
 template <class Policy>
@@ -37,7 +49,11 @@ inline constexpr bool gives_pages_back =
     Policy::retention_type::slides && !kvilt::fixed_layout<typename Policy::layout_type>;
 
 inline kvilt::set_shape set_shape_for(const session_shape& s) {
-  return {.sequences = 1, .tokens = s.tokens, .max_length = s.tokens, .max_step = s.max_step};
+  return {.sequences = s.sequences,
+          .tokens = s.tokens * s.sequences,
+          .max_length = s.tokens,
+          .max_step = s.max_step,
+          .prefixes = s.prefixes};
 }
 
 // Layers of the session's model that keep their tokens by this policy.
@@ -49,7 +65,7 @@ kvilt::layer_group<Policy> group_for(const Policy& policy, const std::vector<int
         policy,
         {.layers = 1, .kv_heads = s.kv_heads, .tokens = s.tokens, .max_length = s.tokens, .max_step = s.max_step});
     const kvilt::idx pages = (whole.bytes_per_sequence - whole.exact_sequence_bytes) / whole.body_page_bytes;
-    group.tokens = pages * policy.layout.page_rows({});
+    group.tokens = pages * policy.layout.page_rows({}) * s.sequences;
   }
   return group;
 }
@@ -89,7 +105,16 @@ auto with_table(const kvilt::view<Space, Segments...>& view, std::span<const kvi
   return std::apply([&](const auto&... s) { return kvilt::make_view<Space>(view.kv_heads(), s...); }, segments);
 }
 
-// One sequence of a model: a group of caches, one for the layers of each policy, behind one handle.
+// Calls body.operator()<G>() for each of `Count` groups.
+template <std::size_t Count, class Body>
+void each_group(Body&& body) {
+  [&]<std::size_t... G>(std::index_sequence<G...>) {
+    (body.template operator()<G>(), ...);
+  }
+  (std::make_index_sequence<Count>());
+}
+
+// Sequences of a model: a group of caches, one for the layers of each policy, behind one handle.
 template <class Attention, class... Policies>
 class cached_session final : public session {
  public:
@@ -101,12 +126,10 @@ class cached_session final : public session {
         caches_(set_shape_for(shape), kvilt::memory<kvilt::memory_space::host>::from(heap_), groups...),
         scales_(shape.layers.size()),
         workspace_(caches_.workspace_bytes(shape.exec, 1)),
-        sequence_(caches_.open()) {
-    const kvilt::idx planned = kvilt::plan_bytes(set_shape_for(shape), groups...).bytes();
-    if (heap_.asked() != planned)
-      throw std::logic_error("the caches took " + std::to_string(heap_.asked()) + " bytes; planned were " +
-                             std::to_string(planned));
-    each_group([&]<std::size_t G>() { set_scales<G>(std::get<G>(std::tie(groups...)).policy); });
+        sequences_(std::size_t(shape.sequences)) {
+    for (kvilt::sequence& s : sequences_) s = caches_.open();
+    check_planned(heap_.asked(), kvilt::plan_bytes(set_shape_for(shape), groups...).bytes());
+    each_group<group_count>([&]<std::size_t G>() { set_scales<G>(std::get<G>(std::tie(groups...)).policy); });
   }
 
   void begin(int tokens, int step_tokens) override {
@@ -114,10 +137,10 @@ class cached_session final : public session {
     kvilt::in_chunks(tokens, step_tokens, [&](kvilt::idx first, int count) {
       // NOTE: a step is plain data, so all but the last are ended before any layer has seen them.
       if (first > 0) caches_.commit(planned_.back().steps);
-      caches_.reserve(sequence_, count);
+      caches_.reserve(selected(), count);
       planned_step& p = planned_.emplace_back();
-      p.steps = caches_.begin(shape_.exec, std::span(&sequence_, 1), std::span(&count, 1), workspace_);
-      each_group([&]<std::size_t G>() { keep<G>(p); });
+      p.steps = caches_.begin(shape_.exec, std::span(&selected(), 1), std::span(&count, 1), workspace_);
+      each_group<group_count>([&]<std::size_t G>() { keep<G>(p); });
     });
   }
 
@@ -141,19 +164,71 @@ class cached_session final : public session {
   void commit() override { caches_.commit(planned_.back().steps); }
   void cancel() override { caches_.cancel(); }
 
-  kvilt::idx length() const override { return caches_.length(sequence_); }
+  kvilt::idx length() const override { return caches_.length(selected()); }
   int max_step() const override { return shape_.max_step; }
 
   void restart() override {
-    caches_.close(sequence_);
-    sequence_ = caches_.open();
+    caches_.close(selected());
+    selected() = caches_.open();
   }
+
+  void select(int sequence) override { selected_ = std::size_t(sequence); }
+  void fork(int to) override {
+    kvilt::sequence& child = sequences_[std::size_t(to)];
+    caches_.close(child);
+    child = caches_.fork(shape_.exec, selected());
+  }
+  kvilt::idx restart_with(std::span<const int> prompt) override {
+    if constexpr (finds_prompts) {
+      caches_.close(selected());
+      const kvilt::opened_sequence opened = caches_.open(prompt);
+      selected() = opened.name;
+      return opened.tokens;
+    } else {
+      throw std::logic_error("a prompt is looked for in a cache that keeps no prefixes");
+    }
+  }
+  void name(std::span<const int> tokens) override {
+    if constexpr (finds_prompts) caches_.name(selected(), tokens);
+  }
+  shared_pages pages() const override {
+    shared_pages all;
+    each_group<group_count>([&]<std::size_t G>() {
+      const auto& cache = caches_.template group<int(G)>();
+      const kvilt::idx bytes = cache.bytes().body_page_bytes * cache.shape().layers;
+      kvilt::idx alone = 0;
+      for (const kvilt::sequence& s : sequences_)
+        alone += std::ranges::count_if(table_of<G>(s), [](kvilt::page_id p) { return p >= 0; });
+      const kvilt::idx pages = alone > 0 ? cache.pages().used : 0;
+      all.pages += pages, all.bytes += pages * bytes;
+      all.alone_pages += alone, all.alone_bytes += alone * bytes;
+    });
+    return all;
+  }
+
+  void save(const kvilt::host& exec, const std::string& path, const kvilt::text_labels& labels) const override {
+    kvilt::save(exec, caches_, selected(), path, labels);
+  }
+  void load(const kvilt::host& exec, const kvilt::sequence_file<>& file, const kvilt::text_labels& wanted) override {
+    caches_.close(selected());
+    try {
+      selected() = kvilt::restore(exec, caches_, file, wanted);
+    } catch (...) {
+      selected() = caches_.open();
+      throw;
+    }
+  }
+  void truncate(kvilt::idx length) override { caches_.truncate(selected(), length); }
 
   kvilt::idx cache_bytes() const override { return heap_.asked() - caches_.bytes().table_bytes(); }
 
  private:
   using set = kvilt::cache_set<Policies...>;
   static constexpr std::size_t group_count = sizeof...(Policies);
+  static constexpr bool finds_prompts = (kvilt::keeps_prefixes<Policies> && ...);
+
+  kvilt::sequence& selected() { return sequences_[selected_]; }
+  const kvilt::sequence& selected() const { return sequences_[selected_]; }
 
   // What a step needs beyond the next one's beginning: the owner's items and, where windows give pages back, its tables.
   // Such pages serve later steps while other layers still need them for earlier ones; a page lies elsewhere in each
@@ -163,15 +238,6 @@ class cached_session final : public session {
     std::array<kvilt::step_item, group_count> items;
     std::array<std::vector<kvilt::page_id>, group_count> tables;  // of each [table width], or empty
   };
-
-  // Calls body.operator()<G>() for each group.
-  template <class Body>
-  static void each_group(Body&& body) {
-    [&]<std::size_t... G>(std::index_sequence<G...>) {
-      (body.template operator()<G>(), ...);
-    }
-    (std::make_index_sequence<group_count>());
-  }
 
   template <std::size_t G, class Policy>
   void set_scales(const Policy& policy) {
@@ -191,16 +257,23 @@ class cached_session final : public session {
   void keep(planned_step& p) const {
     p.items[G] = p.steps[G].items[0];
     if constexpr (gives_pages_back<std::tuple_element_t<G, std::tuple<Policies...>>>)
-      caches_.template view<int(G)>(0).each([&](const auto& segment) {
-        if constexpr (kvilt::tabled_layout<decltype(segment.layout)>) {
-          std::vector<kvilt::page_id>& table = p.tables[G];
-          table.clear();  // all segments with a table have the same
-          const kvilt::idx width = caches_.template group<int(G)>().bytes().table_width;
-          for (kvilt::idx page = 0; page < width; ++page)
-            table.push_back(
-                kvilt::page_id(segment.layout.locate(sequence_.slot, 0, page * segment.layout.page_rows({})).page));
-        }
-      });
+      p.tables[G] = table_of<G>(selected());
+  }
+
+  // Empty where places come by arithmetic.
+  template <std::size_t G>
+  std::vector<kvilt::page_id> table_of(const kvilt::sequence& s) const {
+    std::vector<kvilt::page_id> table;
+    const auto& cache = caches_.template group<int(G)>();
+    cache.view(0).each([&](const auto& segment) {
+      if constexpr (kvilt::tabled_layout<decltype(segment.layout)>) {
+        table.clear();  // all segments with a table have the same
+        for (kvilt::idx page = 0; page < cache.bytes().table_width; ++page)
+          table.push_back(
+              kvilt::page_id(segment.layout.locate(cache.row(s), 0, page * segment.layout.page_rows({})).page));
+      }
+    });
+    return table;
   }
 
   template <class View>
@@ -214,11 +287,12 @@ class cached_session final : public session {
 
   session_shape shape_;
   std::vector<Attention> attention_;
-  counting_heap heap_;
+  counting_memory<kvilt::memory_space::host> heap_{kvilt::host_memory()};
   set caches_;
   std::vector<layer_ranges> scales_;  // of each layer, where formats have static ones
   std::vector<unsigned char> workspace_;
-  kvilt::sequence sequence_;
+  std::vector<kvilt::sequence> sequences_;
+  std::size_t selected_ = 0;
   std::vector<planned_step> planned_;
 };
 

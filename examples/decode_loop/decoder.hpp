@@ -1,43 +1,39 @@
 #pragma once
 
-#include "session.hpp"
-#include "transformer.hpp"
+#include <kvilt/core/types.hpp>
 
 #include <span>
 #include <vector>
 
 namespace example {
 
-// Greedy decoding of one sequence.
+class session;
+
+// Greedy decoding of one sequence with one cache: what generation and timing are written for.
 class decoder {
  public:
-  decoder(transformer& model, session& cache, const kvilt::host& exec, arithmetic how = arithmetic::fp32)
-      : model_(model), cache_(cache), exec_(exec), how_(how) {}
+  virtual ~decoder() = default;
 
   // Appends the tokens, in steps as long as the cache allows, and returns the likeliest next one.
-  int feed(std::span<const int> tokens);
+  virtual int feed(std::span<const int> tokens) = 0;
 
   // The likeliest token behind one more, which is not kept.
-  int peek(int token);
+  virtual int peek(int token) = 0;
 
   // Of the newest prediction: [vocab].
-  const std::vector<float>& logits() const { return logits_; }
+  virtual const std::vector<float>& logits() = 0;
 
- private:
-  void run(std::span<const int> tokens);
-  int predict();
+  virtual kvilt::idx length() const = 0;
 
-  transformer& model_;
-  session& cache_;
-  kvilt::host exec_;
-  arithmetic how_;
-  std::vector<float> hidden_;  // [tokens][hidden]
-  std::vector<float> logits_;  // [vocab]
+  // Bytes of K and V that were asked for.
+  virtual kvilt::idx cache_bytes() const = 0;
+
+  // The cache, where it is in the host's memory; else null.
+  virtual session* host_cache() { return nullptr; }
 };
 
 // Tokens per second, at the median, of decoding one more token behind the text that the cache holds. Leaves the cache as
 // it was.
-double decode_rate(transformer& model, session& cache, const kvilt::host& exec, int token,
-                   arithmetic how = arithmetic::fp32);
+double decode_rate(decoder& decode, int token);
 
 }  // namespace example

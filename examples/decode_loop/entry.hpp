@@ -2,6 +2,7 @@
 
 #include "../planner/layer_plan.hpp"
 #include "cached_session.hpp"
+#include "listing.hpp"
 #include "policies.hpp"
 
 #include <kvilt/kvilt.hpp>
@@ -87,61 +88,43 @@ std::unique_ptr<session> open_session(const Policy& policy, const session_shape&
   });
 }
 
-// An entry whose attention may depend on the layer's RoPE: `attention_for(const kvilt::rope&, float scale)`.
-template <class Policy, class AttentionFor>
-policy_entry entry_with(std::string name, Policy (*make)(int head_dim), AttentionFor attention_for) {
-  using attention_type = std::invoke_result_t<AttentionFor, const kvilt::rope&, float>;
+// The shape with ranges as a policy wants them.
+inline session_shape shape_with(scale_of scales, const session_shape& shape) {
+  return scales == scale_of::tensor ? with_tensor_ranges(shape) : shape;
+}
+
+// A policy of the list for a model's heads. Throws std::invalid_argument where its rows are others.
+template <class Policy, class Attention, bool HasKernel>
+Policy policy_for(const listing<Policy, Attention, HasKernel>& from, int head_dim) {
+  const Policy policy = from.make(head_dim);
+  if (policy.k.dim() != head_dim || policy.v.dim() != head_dim)
+    throw std::invalid_argument("policy " + from.name + " has rows of " + std::to_string(policy.k.dim()) + " and " +
+                                std::to_string(policy.v.dim()) + " numbers; the model's heads have " +
+                                std::to_string(head_dim));
+  return policy;
+}
+
+template <class Policy, class Attention, bool HasKernel>
+policy_entry entry_of(const listing<Policy, Attention, HasKernel>& from) {
+  using attention_type = std::invoke_result_t<Attention, const kvilt::rope&, float>;
   return {
-      .name = name,
-      .columns = columns_of(make(64)),
-      .plan = [make](const session_shape& s) { return plan_session(make(s.head_dim), s); },
-      .open = [name, make, attention_for](const session_shape& s) -> std::unique_ptr<session> {
-        const Policy policy = make(s.head_dim);
-        if (policy.k.dim() != s.head_dim || policy.v.dim() != s.head_dim)
-          throw std::invalid_argument("policy " + name + " has rows of " + std::to_string(policy.k.dim()) + " and " +
-                                      std::to_string(policy.v.dim()) + " numbers; the model's heads have " +
-                                      std::to_string(s.head_dim));
-        return open_session<attention_type>(policy, s, attention_for);
+      .name = from.name,
+      .columns = columns_of(from.make(64)),
+      .plan = [make = from.make](const session_shape& s) { return plan_session(make(s.head_dim), s); },
+      .open = [from](const session_shape& s) -> std::unique_ptr<session> {
+        return open_session<attention_type>(policy_for(from, s.head_dim), shape_with(from.scales, s), from.attention);
       },
-      .plan_layers = [make](const layer_group& layers, std::int64_t tokens,
-                            int sequences) { return plan_layers(make, layers, tokens, sequences); },
+      .plan_layers = [make = from.make](const layer_group& layers, std::int64_t tokens,
+                                        int sequences) { return plan_layers(make, layers, tokens, sequences); },
+      .by_default = from.by_default,
+      .calibrated = from.scales != scale_of::format,
+      .no_kernel = from.no_kernel,
   };
 }
 
-// A policy whose parts take the model's head dim at run time, or, with `make`, any policy at all.
-template <class Policy, kvilt::attention_variant Variant = kvilt::causal>
-policy_entry entry(
-    std::string name, Variant variant = {},
-    Policy (*make)(int head_dim) = [](int head_dim) { return Policy(head_dim); }) {
-  return entry_with(std::move(name), make,
-                    [variant](const kvilt::rope&, float scale) { return kvilt::attention<Variant>(variant, scale); });
-}
-
-// A window whose tokens count their positions in the cache, as StreamingLLM does.
-template <class Policy>
-policy_entry streaming_entry(std::string name) {
-  constexpr auto make = [](int head_dim) { return Policy(head_dim); };
-  return entry_with<Policy>(std::move(name), make, [](const kvilt::rope& turn, float scale) {
-    return kvilt::attention<kvilt::causal, kvilt::cache_positions>(kvilt::causal{}, scale, {turn});
-  });
-}
-
-enum class scale_of { head, tensor };
-
-// Formats whose scales are known before the first token: of each KV head of a layer, or one for all of them.
-template <class Policy>
-policy_entry calibrated_entry(std::string name, scale_of which) {
-  policy_entry e = entry<Policy>(std::move(name));
-  e.calibrated = true;
-  if (which == scale_of::tensor)
-    e.open = [open = e.open](const session_shape& s) { return open(with_tensor_ranges(s)); };
-  return e;
-}
-
-// Listed, and run where it is asked for by name.
-inline policy_entry on_request(policy_entry entry) {
-  entry.by_default = false;
-  return entry;
+template <class... Listings>
+std::vector<policy_entry> entries_of(const std::tuple<Listings...>& list) {
+  return std::apply([](const auto&... each) { return std::vector<policy_entry>{entry_of(each)...}; }, list);
 }
 
 }  // namespace example

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <chrono>
+#include <cstddef>
+#include <span>
 
 namespace example {
 namespace {
@@ -34,15 +36,19 @@ class character_stream {
   std::string pending_;
 };
 
-// What stands around a user's question.
+// What stands around a user's question, and around what the model is told before it.
 struct chat_template {
   std::string_view turn_begins, turn_ends;  // tokens that tell the template
   std::string_view before, after;
+  std::string_view before_system, after_system;
 };
 
 constexpr std::array<chat_template, 2> chat_templates{{
-    {"<|im_start|>", "<|im_end|>", "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"},
-    {"<start_of_turn>", "<end_of_turn>", "<start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n"},
+    {"<|im_start|>", "<|im_end|>", "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_start|>system\n",
+     "<|im_end|>\n<|im_start|>user\n"},
+    // It has no system: what is said first stands at the beginning of the user's turn.
+    {"<start_of_turn>", "<end_of_turn>", "<start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n",
+     "<start_of_turn>user\n", "\n\n"},
 }};
 
 // NOTE: a vocabulary has these tokens before the model has learnt to chat; a file with a template has learnt it.
@@ -59,31 +65,54 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-std::vector<int> prompt_tokens(const tokenizer& words, std::string_view prompt) {
+std::vector<int> prompt_tokens(const tokenizer& words, std::string_view prompt, std::string_view before) {
   const chat_template* chat = chat_template_of(words);
-  if (chat == nullptr) return words.encode(prompt, {.add_bos = words.adds_bos()});
-  std::vector<int> tokens = words.encode(chat->before, {.add_bos = words.adds_bos(), .parse_special = true});
-  for (const auto& part : {words.encode(prompt), words.encode(chat->after, {.parse_special = true})})
+  std::vector<int> tokens;
+  // NOTE: each part by itself, so that the tokens of what is told first do not depend on what follows.
+  const auto add = [&](std::string_view text, encode_options how = {}) {
+    how.add_bos = tokens.empty() && words.adds_bos();
+    const std::vector<int> part = words.encode(text, how);
     tokens.insert(tokens.end(), part.begin(), part.end());
+  };
+  const encode_options special{.parse_special = true};
+  if (chat != nullptr) add(before.empty() ? chat->before : chat->before_system, special);
+  if (!before.empty()) add(before);
+  if (!before.empty() && chat != nullptr) add(chat->after_system, special);
+  add(prompt);
+  if (chat != nullptr) add(chat->after, special);
   return tokens;
 }
 
-generation_speed answer(decoder& decode, const tokenizer& words, const std::vector<int>& prompt, int limit,
-                        std::ostream& out) {
-  generation_speed speed{.prompt_tokens = static_cast<int>(prompt.size())};
+generation_speed answer(decoder& decode, const tokenizer& words, std::span<const int> prompt, int limit,
+                        std::ostream& out, const std::function<void()>& before_last) {
+  std::span<const int> rest = prompt.subspan(std::size_t(decode.length()));
+  generation_speed speed{.prompt_tokens = static_cast<int>(rest.size())};
   auto start = std::chrono::steady_clock::now();
-  int token = decode.feed(prompt);
-  speed.prompt_seconds = seconds_since(start);
-  start = std::chrono::steady_clock::now();
-  character_stream text(out);
-  for (int i = 0; i < limit && !words.ends(token); ++i) {
-    text.write(words.decode(token));
-    token = decode.feed(std::array{token});
-    ++speed.answer_tokens;
+  if (before_last) {
+    if (rest.size() > 1) decode.feed(rest.first(rest.size() - 1));
+    speed.prompt_seconds = seconds_since(start);
+    before_last();
+    if (limit == 0) return speed;  // what the last token says is not asked
+    start = std::chrono::steady_clock::now();
+    rest = rest.last(1);
   }
-  text.finish();
+  const int token = decode.feed(rest);
+  speed.prompt_seconds += seconds_since(start);
+  start = std::chrono::steady_clock::now();
+  speed.answer_tokens = go_on(decode, words, token, limit, out);
   speed.answer_seconds = seconds_since(start);
   return speed;
+}
+
+int go_on(decoder& decode, const tokenizer& words, int token, int limit, std::ostream& out) {
+  character_stream text(out);
+  int count = 0;
+  for (; count < limit && !words.ends(token); ++count) {
+    text.write(words.decode(token));
+    token = decode.feed(std::array{token});
+  }
+  text.finish();
+  return count;
 }
 
 }  // namespace example

@@ -2,14 +2,18 @@
 // says what each one costs and saves.
 #include "bands.hpp"
 #include "calibrate.hpp"
+#include "cuda/cuda_backend.hpp"
 #include "evaluate.hpp"
 #include "generate.hpp"
 #include "gnuplot.hpp"
+#include "host_backend.hpp"
 #include "options.hpp"
 #include "plot.hpp"
 #include "policies.hpp"
 #include "progress.hpp"
+#include "prompt_file.hpp"
 #include "report.hpp"
+#include "sharing.hpp"
 #include "timing.hpp"
 
 #include <kvilt/core/thread_pool.hpp>
@@ -17,14 +21,18 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <exception>
 #include <fstream>
+#include <functional>
 #include <iomanip>
 #include <iostream>
 #include <iterator>
 #include <memory>
 #include <new>
+#include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -34,13 +42,24 @@ namespace example {
 namespace {
 
 constexpr const char* default_answer_policy = "paged16_int8_rot_s4_t64";
+constexpr const char* default_sharing_policy = "paged16_int8";
 constexpr int prompt_step = 64;    // tokens of the prompt that a step appends
 constexpr int reading_step = 256;  // and of a text that is read for what comes behind it
 constexpr int usage_error = 2;
 
 void add_options(CLI::App& app, options& o) {
   app.add_option("--model", o.model, "GGUF file of architecture llama or gemma3")->type_name("FILE");
-  app.add_option("--prompt", o.prompt, "What the model is asked first")->capture_default_str();
+  CLI::Option* prompt =
+      app.add_option("--prompt", o.prompts, "What the model is asked first; may be repeated: all in one cache")
+          ->expected(1)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+          ->capture_default_str();
+  app.add_option("--shared-prefix", o.shared_prefix,
+                 "What the model is told before each prompt, and computes once: a text, or @ and a file's name")
+      ->type_name("TEXT");
+  app.add_option("--fork", o.fork, "Continue the prompt, computed once, in so many ways")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   app.add_option("--tokens", o.tokens, "Most tokens of the answer")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
@@ -58,6 +77,9 @@ void add_options(CLI::App& app, options& o) {
       ->type_name("NAME")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--device", o.device, "Where the model and the caches are: cpu, or cuda for a GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   app.add_flag("--integer-weights", o.integer_weights,
                "Decode with the file's weights as integers and activations in 8 bit; the evaluation stays in fp32");
   app.add_option("--decode-at", o.decode_at, "Time decoding behind this many tokens of the text, instead of evaluating")
@@ -79,6 +101,10 @@ void add_options(CLI::App& app, options& o) {
       ->needs(bands);
   app.add_option("--csv", o.csv, "Also write the table here, comma-separated")->type_name("FILE");
   app.add_option("--plot", o.plot, "Draw bytes against divergence here, by gnuplot: .svg or .png")->type_name("FILE");
+  app.add_option("--save", o.save, "Write K and V of the prompt here, all but its last token")->type_name("FILE");
+  app.add_option("--load", o.load, "Begin with the K and V of this file, as far as its text and the prompt agree")
+      ->type_name("FILE");
+  app.add_option("--prompt-file", o.prompt_file, "Take --prompt from here")->type_name("FILE")->excludes(prompt);
   app.add_flag("--generate-only", o.generate_only, "Answer the prompt and stop");
 }
 
@@ -105,6 +131,23 @@ std::ofstream open_output(const std::string& path) {
 void check_options(const options& o) {
   if (o.model.empty())
     throw std::invalid_argument("--model FILE is needed: a GGUF file of architecture llama or gemma3");
+  if (o.on_cuda()) {
+    if (o.integer_weights)
+      throw std::invalid_argument("--integer-weights are the processor's alone; --device cuda decodes in fp32");
+    if (o.shares())
+      throw std::invalid_argument("--shared-prefix, --fork and a second --prompt are the processor's alone");
+    if (!o.save.empty() || !o.load.empty())
+      throw std::invalid_argument("--save and --load are the processor's alone; --device is cuda");
+    require_cuda();
+  }
+  if (o.shares() && (!o.save.empty() || !o.load.empty()))
+    throw std::invalid_argument(
+        "--save and --load are of one sequence, without --shared-prefix, --fork or a second --prompt");
+  if (!o.decode_at.empty() && (!o.save.empty() || !o.load.empty()))
+    throw std::invalid_argument("--save and --load are of a prompt; --decode-at has none");
+  if (o.fork > 1 && (o.prompts.size() > 1 || !o.shared_prefix.empty()))
+    throw std::invalid_argument("--fork " + std::to_string(o.fork) +
+                                " continues one --prompt, without --shared-prefix");
   if (o.generate_only) return;
   if (o.text.empty()) throw std::invalid_argument("--text FILE is needed, or --generate-only");
   if (!o.plot.empty()) check_picture("--plot", o.plot);
@@ -134,16 +177,17 @@ std::vector<std::vector<int>> text_windows(const std::string& path, int position
 class decode_loop {
  public:
   explicit decode_loop(const options& o)
-      : options_(o),
+      : options_(with_prompt(o)),
         bands_(bands_until(o.band_ends, evaluation::first_scored, o.positions)),
-        policies_(choose_policies(o.policies)),
+        policies_(choose(o)),
         file_(std::make_shared<const gguf_file>(o.model)),
         words_(*file_),
         pool_(o.threads),
         exec_(pool_),
         model_(file_, exec_, {.codes = o.integer_weights}),
         how_(o.integer_weights ? arithmetic::integer : arithmetic::fp32),
-        ropes_(ropes_of(model_.config())) {}
+        ropes_(ropes_of(model_.config())),
+        backend_(open_backend()) {}
 
   void run() {
     // NOTE: what can be wrong with the files is said before the work begins.
@@ -158,7 +202,10 @@ class decode_loop {
     const std::vector<int> calibration = calibration_text();
     introduce();
     calibrate(calibration);
-    answer_prompt();
+    if (options_.shares())
+      answer_prompts();
+    else
+      answer_prompt();
     if (options_.generate_only) return;
     const findings found = evaluate(windows);
     print_table(std::cout, found.rows);
@@ -178,6 +225,23 @@ class decode_loop {
     std::vector<report_row> rows;
     std::vector<band_row> bands;
   };
+
+  static options with_prompt(options o) {
+    if (!o.prompt_file.empty()) o.prompts = {read_text(o.prompt_file)};
+    return o;
+  }
+  static std::vector<policy_entry> choose(const options& o) {
+    std::vector<policy_entry> chosen = choose_policies(o.policies);
+    if (!o.on_cuda()) return chosen;
+    const std::string said = leave_out_without_kernels(chosen, o.policies);
+    if (!said.empty()) std::cout << said << '\n';
+    return chosen;
+  }
+
+  std::unique_ptr<backend> open_backend() {
+    if (options_.on_cuda()) return open_cuda_backend(model_, reading_step);
+    return std::make_unique<host_backend>(model_, exec_, how_);
+  }
 
   std::vector<std::vector<int>> read_windows(const std::string& path, int positions, int count) const {
     return text_windows(path, positions, count, words_, model_.config().context);
@@ -212,9 +276,9 @@ class decode_loop {
     const model_config& c = model_.config();
     std::cout << options_.model << ": " << c.layers.size() << " layers" << windows_of(c) << ", " << c.q_heads
               << " query and " << c.kv_heads << (c.kv_heads == 1 ? " KV head of " : " KV heads of ") << c.head_dim
-              << ", weights " << (model_.weights_are_fp32() ? "in fp32" : "as stored")
+              << ", weights " << (model_.weights_are_fp32() || options_.on_cuda() ? "in fp32" : "as stored")
               << (how_ == arithmetic::integer ? ", decoding by integers and 8-bit activations, " : ", ")
-              << options_.threads << (options_.threads == 1 ? " thread\n" : " threads\n");
+              << backend_->name() << '\n';
   }
 
   void time_policies() {
@@ -230,9 +294,8 @@ class decode_loop {
               << options_.text << '\n';
     if (csv.is_open()) csv << "policy,depth,ms\n";
     for (const policy_entry& p : policies_) {
-      const auto cache = p.open(shape);
-      decoder decode(model_, *cache, exec_, how_);
-      for (const decode_time& t : time_decoding(decode, text, depths)) {
+      const auto decode = backend_->open(p, shape);
+      for (const decode_time& t : time_decoding(*decode, text, depths)) {
         std::cout << std::left << std::setw(28) << p.name << std::right << std::setw(8) << t.depth << std::fixed
                   << std::setprecision(2) << std::setw(10) << t.milliseconds << std::endl;
         if (csv.is_open()) csv << p.name << ',' << t.depth << ',' << t.milliseconds << '\n';
@@ -248,24 +311,91 @@ class decode_loop {
   }
 
   void answer_prompt() {
-    if (options_.tokens == 0) return;
-    const std::vector<int> prompt = prompt_tokens(words_, options_.prompt);
+    if (options_.tokens == 0 && options_.save.empty()) return;
+    const std::vector<int> prompt = prompt_tokens(words_, options_.prompts[0]);
+    std::optional<kvilt::sequence_file<>> saved;
+    if (!options_.load.empty()) saved.emplace(options_.load);
+    const auto room = std::max(room_for(prompt), saved ? saved->length() : 0);
+    const policy_entry policy = answer_policy(default_answer_policy);
+    const auto decode = backend_->open(policy, shape_of(room, prompt_step));
+    const std::string label = saved || !options_.save.empty() ? model_label(*file_, how_) : std::string();
+    std::cout << "\n> " << options_.prompts[0] << "\n\n";
+    double loading = 0, saving = 0;
+    kvilt::idx loaded = 0;
+    if (saved) loading = seconds_of([&] { loaded = load_prompt(exec_, *decode->host_cache(), *saved, label, prompt); });
+    std::function<void()> save;
+    if (!options_.save.empty())
+      save = [&] {
+        saving = seconds_of([&] { save_prompt(exec_, *decode->host_cache(), options_.save, label, prompt); });
+      };
+    const generation_speed speed = answer(*decode, words_, prompt, options_.tokens, std::cout, save);
+    std::cout << "\n\n(prompt: ";
+    if (saved) std::cout << loaded << " tokens from " << options_.load << " in " << milliseconds(loading) << ", ";
+    std::cout << speed.prompt_tokens << " tokens, " << rate(speed.prompt_tokens, speed.prompt_seconds);
+    if (options_.tokens > 0) std::cout << "; first token after " << milliseconds(loading + speed.prompt_seconds);
+    if (save) std::cout << "; saved in " << milliseconds(saving);
+    std::cout << "; answer: " << speed.answer_tokens << " tokens, " << rate(speed.answer_tokens, speed.answer_seconds)
+              << "; cache: " << policy.name << ")\n";
+  }
+
+  policy_entry answer_policy(const char* by_default) const {
+    return options_.policies.empty() ? choose_policies({by_default})[0] : policies_[0];
+  }
+  kvilt::idx room_for(const std::vector<int>& prompt) const {
     const auto room = kvilt::idx(prompt.size()) + options_.tokens;
     if (prompt.empty()) throw std::invalid_argument("--prompt is empty");
     if (room > model_.config().context)
       throw std::invalid_argument("the prompt has " + std::to_string(prompt.size()) + " tokens and --tokens adds " +
                                   std::to_string(options_.tokens) + "; the model's context is " +
                                   std::to_string(model_.config().context));
-    const policy_entry policy = options_.policies.empty() ? choose_policies({default_answer_policy})[0] : policies_[0];
-    const auto cache = policy.open(shape_of(room, prompt_step));
-    std::cout << "\n> " << options_.prompt << "\n\n";
-    decoder decode(model_, *cache, exec_, how_);
-    const generation_speed speed = answer(decode, words_, prompt, options_.tokens, std::cout);
-    std::cout << "\n\n(prompt: " << speed.prompt_tokens << " tokens, "
-              << rate(speed.prompt_tokens, speed.prompt_seconds) << "; answer: " << speed.answer_tokens << " tokens, "
-              << rate(speed.answer_tokens, speed.answer_seconds) << "; cache: " << policy.name << ")\n";
+    return room;
   }
 
+  // Several sequences in one cache.
+  void answer_prompts() {
+    const bool forks = options_.fork > 1;
+    if (options_.fork > model_.config().vocab)
+      throw std::invalid_argument("--fork " + std::to_string(options_.fork) +
+                                  " continues the prompt by as many tokens; " + "the model has " +
+                                  std::to_string(model_.config().vocab));
+    const std::string& told = options_.shared_prefix;
+    const std::string before = told.starts_with('@') ? read_text(told.substr(1)) : told;
+    std::vector<question> asked;
+    kvilt::idx room = 0;
+    for (const std::string& p : options_.prompts) {
+      asked.push_back({p, prompt_tokens(words_, p, before)});
+      room = std::max(room, room_for(asked.back().tokens));
+    }
+    session_shape shape = shape_of(room, prompt_step);
+    shape.sequences = forks ? options_.fork : static_cast<int>(asked.size());
+    shape.prefixes = !forks;
+    const policy_entry policy = answer_policy(default_sharing_policy);
+    host_decoder decode(model_, policy.open(shape), exec_, how_);
+    std::cout << "\nIn one cache, " << policy.name << ":\n";
+    if (forks) {
+      const generation_speed speed =
+          continue_each(decode, words_, asked[0].tokens, options_.fork, options_.tokens, std::cout);
+      std::cout << "(prompt: " << speed.prompt_tokens << " tokens, computed once, "
+                << rate(speed.prompt_tokens, speed.prompt_seconds) << "; " << options_.fork
+                << " answers: " << speed.answer_tokens << " tokens, " << rate(speed.answer_tokens, speed.answer_seconds)
+                << ")\n";
+    } else {
+      answer_each(decode, words_, asked, options_.tokens, std::cout);
+    }
+    print_pages(std::cout, decode.cache().pages());
+  }
+
+  template <class Body>
+  static double seconds_of(Body body) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  static std::string milliseconds(double seconds) {
+    std::ostringstream text;
+    text << std::fixed << std::setprecision(1) << 1e3 * seconds << " ms";
+    return text.str();
+  }
   static std::string rate(int tokens, double seconds) {
     return tokens == 0 ? "none" : std::to_string(std::lround(tokens / seconds)) + " tokens/s";
   }
@@ -289,9 +419,8 @@ class decode_loop {
     std::stable_partition(policies_.begin(), policies_.end(), is_reference);
 
     const session_shape shape = shape_of(options_.positions, 1);
-    std::vector<std::unique_ptr<session>> caches;
-    for (const policy_entry& p : policies_) caches.push_back(p.open(shape));
-    evaluation run(model_, exec_, std::move(caches));
+    const auto caches = backend_->open(policies_, shape);
+    evaluation run(*caches, exec_);
     std::cout << "\nEvaluating " << policies_.size() << " caches over " << windows.size() << " x " << options_.positions
               << " tokens of " << options_.text << ", scored from position " << evaluation::first_scored << " on\n"
               << std::flush;
@@ -302,9 +431,9 @@ class decode_loop {
     findings found;
     for (std::size_t i = asked_for ? 0 : 1; i < policies_.size(); ++i) {
       found.rows.push_back({policies_[i].name, policies_[i].columns, policies_[i].plan(shape).bytes_per_token,
-                            run.cache(i).cache_bytes(), options_.positions, run.result(i)});
+                            caches->cache(i).cache_bytes(), options_.positions, run.result(i)});
       found.rows.back().integer_decoding = how_ == arithmetic::integer;
-      found.rows.back().tokens_per_second = decode_rate(model_, run.cache(i), exec_, windows.back().back(), how_);
+      found.rows.back().tokens_per_second = decode_rate(caches->cache(i), windows.back().back());
       for (const band& b : bands_) found.bands.push_back({policies_[i].name, b, run.result(i, b)});
     }
     return found;
@@ -321,6 +450,7 @@ class decode_loop {
   arithmetic how_;
   std::vector<kvilt::rope_table> ropes_;
   std::vector<layer_ranges> ranges_;  // of each layer, where a policy asks for them
+  std::unique_ptr<backend> backend_;
 };
 
 int run(int argc, char** argv) {

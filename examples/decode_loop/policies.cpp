@@ -55,4 +55,16 @@ std::vector<policy_entry> choose_policies(const std::vector<std::string>& names)
   return chosen;
 }
 
+std::string leave_out_without_kernels(std::vector<policy_entry>& chosen, const std::vector<std::string>& names) {
+  std::string said;
+  for (const policy_entry& p : chosen) {
+    if (p.no_kernel.empty()) continue;
+    if (std::ranges::find(names, p.name) != names.end())
+      throw std::invalid_argument("policy " + p.name + " has no kernel for a GPU: " + p.no_kernel);
+    said += (said.empty() ? "Left out, without a kernel for a GPU: " : ", ") + p.name + " (" + p.no_kernel + ")";
+  }
+  std::erase_if(chosen, [](const policy_entry& p) { return !p.no_kernel.empty(); });
+  return said;
+}
+
 }  // namespace example

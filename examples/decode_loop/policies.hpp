@@ -39,9 +39,10 @@ struct policy_entry {
   std::function<layer_plan(const layer_group&, std::int64_t tokens, int sequences)> plan_layers;
   bool by_default = true;
   bool calibrated = false;  // its scales come from ranges over a text: see calibrate.hpp
+  std::string no_kernel;    // why a GPU cannot run it; empty where it can
 };
 
-// Each family in a file of its own, one line of composition a policy.
+// Each family in files of its own, one line of composition a policy in the header of its name.
 std::vector<policy_entry> contiguous_policies();
 std::vector<policy_entry> paged_policies();
 std::vector<policy_entry> narrow_policies();
@@ -55,5 +56,9 @@ std::vector<policy_entry> all_policies();
 // The policies of these names, or those that run by default where there is none. Throws std::invalid_argument with the
 // nearest name for one that is not known.
 std::vector<policy_entry> choose_policies(const std::vector<std::string>& names);
+
+// Takes those away that a GPU cannot run, and says which and why in one line; empty where there are none. Throws
+// std::invalid_argument for the first that is named in `names`.
+std::string leave_out_without_kernels(std::vector<policy_entry>& chosen, const std::vector<std::string>& names);
 
 }  // namespace example

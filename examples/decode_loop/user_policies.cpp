@@ -1,16 +1,11 @@
-#include "../my_policy/my_policy.hpp"
+#include "user_policies.hpp"
+
 #include "entry.hpp"
 
 namespace example {
 
-// Add your own here: a line as in the other files, or one with a function that makes the policy.
 std::vector<policy_entry> user_policies() {
-  using six_bit = kvilt::policy<mine::token_major, mine::six_bit>;
-  const auto make_six_bit = [](int head_dim) { return six_bit(mine::six_bit{head_dim}, mine::six_bit{head_dim}); };
-  return {
-      on_request(entry<six_bit>("six_bit", kvilt::causal{}, make_six_bit)),
-      on_request(entry<six_bit>("six_bit_fading", mine::fading{0.01f}, make_six_bit)),
-  };
+  return entries_of(user_list());
 }
 
 }  // namespace example

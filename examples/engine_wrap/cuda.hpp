@@ -27,6 +27,25 @@ class stream {
   cudaStream_t stream_ = nullptr;
 };
 
+class event {
+ public:
+  event() { check(cudaEventCreate(&event_), "an event"); }
+  event(const event&) = delete;
+  event& operator=(const event&) = delete;
+  ~event() { cudaEventDestroy(event_); }
+
+  void record(cudaStream_t stream) const { check(cudaEventRecord(event_, stream), "an event"); }
+  /// Microseconds from `earlier` to this one. Both have been waited for.
+  double since(const event& earlier) const {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, earlier.event_, event_), "the time between events");
+    return 1000 * double(milliseconds);
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 /// What `work()` launches in a stream, to be launched again and again.
 class graph {
  public:

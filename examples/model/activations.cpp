@@ -31,11 +31,7 @@ void rms_norm(const float* x, std::span<const float> weight, float eps, float* o
 }
 
 void apply_gate(gate_activation kind, float* gate, const float* up, std::size_t n) {
-  // Both are x / (1 + exp(-z)): SiLU with z = x, and GELU's tanh form with z = 2 sqrt(2 / pi) (x + 0.044715 x^3), since
-  // (1 + tanh(z / 2)) / 2 = 1 / (1 + exp(-z)).
-  const bool silu = kind == gate_activation::silu;
-  const float linear = silu ? 1.0f : 1.5957691216f;
-  const float cubic = silu ? 0.0f : 1.5957691216f * 0.044715f;
+  const float linear = gate_curve(kind).linear, cubic = gate_curve(kind).cubic;
   for (std::size_t i = 0; i < n; ++i) {
     const float x = gate[i];
     gate[i] = x / (1.0f + vector_exp(-x * (linear + cubic * x * x))) * up[i];

@@ -44,6 +44,13 @@ std::size_t elements(int a, int b) {
 
 }  // namespace
 
+void check_tokens(std::span<const int> tokens, int vocab) {
+  for (const int token : tokens) {
+    if (token < 0 || token >= vocab)
+      throw model_error("token " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(vocab));
+  }
+}
+
 transformer::transformer(std::shared_ptr<const gguf_file> file, const kvilt::host& exec, const weight_options& weights)
     : file_(std::move(file)),
       config_(read_model_config(*file_)),
@@ -51,12 +58,12 @@ transformer::transformer(std::shared_ptr<const gguf_file> file, const kvilt::hos
       fp32_(weights.storage == weight_storage::fp32 ||
             (weights.storage == weight_storage::automatic && fits_as_fp32(*file_))),
       codes_(weights.codes) {
-  embedding_ = load_matrix("token_embd.weight", config_.vocab, config_.hidden);
+  weights_.embedding = load_matrix("token_embd.weight", config_.vocab, config_.hidden);
   if (file_->find_tensor("output.weight") != nullptr) {
-    output_ = load_matrix("output.weight", config_.vocab, config_.hidden);
+    weights_.output = load_matrix("output.weight", config_.vocab, config_.hidden);
   }
-  output_norm_ = read_vector(file_->tensor("output_norm.weight"), config_.hidden);
-  for (std::size_t i = 0; i < config_.layers.size(); ++i) layers_.push_back(load_layer(static_cast<int>(i)));
+  weights_.output_norm = read_vector(file_->tensor("output_norm.weight"), config_.hidden);
+  for (std::size_t i = 0; i < config_.layers.size(); ++i) weights_.layers.push_back(load_layer(static_cast<int>(i)));
   check_tensor_names();
 }
 
@@ -70,7 +77,7 @@ weight_matrix transformer::load_matrix(const std::string& name, int rows, int co
   return weight_matrix(tensor, fp32_, codes_, exec_);
 }
 
-transformer::layer transformer::load_layer(int index) const {
+layer_weights transformer::load_layer(int index) const {
   const model_config& c = config_;
   const auto nth = static_cast<std::size_t>(index);
   const auto matrix = [&](std::string_view part, int rows, int columns) {
@@ -79,7 +86,7 @@ transformer::layer transformer::load_layer(int index) const {
   const auto read_norm = [&](std::string_view part, int size) {
     return read_vector(file_->tensor(layer_name(nth, part)), size);
   };
-  layer out;
+  layer_weights out;
   out.attention_norm = read_norm("attn_norm", c.hidden);
   out.q = matrix("attn_q", c.q_heads * c.head_dim, c.hidden);
   out.k = matrix("attn_k", c.kv_heads * c.head_dim, c.hidden);
@@ -123,15 +130,15 @@ void transformer::forward(std::span<const int> tokens, const attention_fn& atten
   resize_workspace(n);
   std::vector<float>& residual = hidden_out;  // [tokens][hidden]; normalised in place at the end
   embed(tokens, residual);
-  for (int i = 0; i < static_cast<int>(layers_.size()); ++i) {
+  for (int i = 0; i < static_cast<int>(weights_.layers.size()); ++i) {
     run_attention(i, n, attention, how, residual.data());
     run_ffn(i, n, how, residual.data());
   }
-  normalise(residual.data(), output_norm_, n, residual.data());
+  normalise(residual.data(), weights_.output_norm, n, residual.data());
 }
 
 void transformer::logits(const float* hidden, int rows, float* out, arithmetic how) {
-  const product scores{output_.rows() > 0 ? &output_ : &embedding_, out};
+  const product scores{&weights_.head(), out};
   multiply(exec_, std::span(&scores, 1), hidden, rows, how);
 }
 
@@ -148,21 +155,16 @@ void transformer::resize_workspace(int tokens) {
 }
 
 void transformer::embed(std::span<const int> tokens, std::vector<float>& out) const {
-  for (const int token : tokens) {
-    if (token < 0 || token >= config_.vocab) {
-      throw model_error("token " + std::to_string(token) + " is outside the vocabulary of " +
-                        std::to_string(config_.vocab));
-    }
-  }
+  check_tokens(tokens, config_.vocab);
   const auto hidden = static_cast<std::size_t>(config_.hidden);
   out.resize(tokens.size() * hidden);
-  for (std::size_t i = 0; i < tokens.size(); ++i) embedding_.copy_row(tokens[i], out.data() + i * hidden);
+  for (std::size_t i = 0; i < tokens.size(); ++i) weights_.embedding.copy_row(tokens[i], out.data() + i * hidden);
   if (config_.embedding_scale == 1.0f) return;
   for (float& x : out) x *= config_.embedding_scale;
 }
 
 void transformer::run_attention(int index, int tokens, const attention_fn& attention, arithmetic how, float* residual) {
-  const layer& weights = layers_[static_cast<std::size_t>(index)];
+  const layer_weights& weights = weights_.layers[static_cast<std::size_t>(index)];
   normalise(residual, weights.attention_norm, tokens, work_.normed.data());
   const std::array<product, 3> projections{
       {{&weights.q, work_.q.data()}, {&weights.k, work_.k.data()}, {&weights.v, work_.v.data()}}};
@@ -176,7 +178,7 @@ void transformer::run_attention(int index, int tokens, const attention_fn& atten
 }
 
 void transformer::run_ffn(int index, int tokens, arithmetic how, float* residual) {
-  const layer& weights = layers_[static_cast<std::size_t>(index)];
+  const layer_weights& weights = weights_.layers[static_cast<std::size_t>(index)];
   normalise(residual, weights.ffn_norm, tokens, work_.normed.data());
   const std::array<product, 2> expansions{{{&weights.gate, work_.gate.data()}, {&weights.up, work_.up.data()}}};
   multiply(exec_, expansions, work_.normed.data(), tokens, how);
@@ -191,7 +193,7 @@ void transformer::run_ffn(int index, int tokens, arithmetic how, float* residual
 }
 
 // Each row of the norm's width; in and out may be the same. Nothing where there is no norm.
-void transformer::normalise(const float* in, const norm& weight, int rows, float* out) const {
+void transformer::normalise(const float* in, const norm_weights& weight, int rows, float* out) const {
   if (weight.empty()) return;
   run_ranges(exec_, rows, 16, [&](int begin, int end) {
     for (int row = begin; row < end; ++row) {
@@ -201,7 +203,7 @@ void transformer::normalise(const float* in, const norm& weight, int rows, float
   });
 }
 
-void transformer::add_delta(const norm& post_norm, int tokens, float* residual) {
+void transformer::add_delta(const norm_weights& post_norm, int tokens, float* residual) {
   normalise(work_.delta.data(), post_norm, tokens, work_.delta.data());
   const std::size_t n = elements(tokens, config_.hidden);
   for (std::size_t i = 0; i < n; ++i) residual[i] += work_.delta[i];

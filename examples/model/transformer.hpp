@@ -30,6 +30,30 @@ struct weight_options {
   bool codes = false;  // beside them, in 8 bit or less, for arithmetic::integer
 };
 
+using norm_weights = std::vector<float>;  // of an RMSNorm, empty where there is none
+
+struct layer_weights {
+  norm_weights attention_norm;  // [hidden]
+  weight_matrix q, k, v, attention_out;
+  norm_weights q_norm, k_norm;       // [head_dim]
+  norm_weights post_attention_norm;  // [hidden]
+  norm_weights ffn_norm;             // [hidden]
+  weight_matrix gate, up, down;
+  norm_weights post_ffn_norm;  // [hidden]
+};
+
+struct model_weights {
+  weight_matrix embedding;
+  weight_matrix output;  // empty where the embedding serves
+  norm_weights output_norm;
+  std::vector<layer_weights> layers;
+
+  const weight_matrix& head() const { return output.rows() > 0 ? output : embedding; }
+};
+
+// Throws model_error for a token that is not of the vocabulary.
+void check_tokens(std::span<const int> tokens, int vocab);
+
 // A decoder-only transformer. It holds no state of a sequence: that is the caller's, in the attention callback.
 class transformer {
  public:
@@ -38,6 +62,7 @@ class transformer {
                        const weight_options& weights = {});
 
   const model_config& config() const { return config_; }
+  const model_weights& weights() const { return weights_; }
 
   bool weights_are_fp32() const { return fp32_; }
 
@@ -50,18 +75,6 @@ class transformer {
   void logits(const float* hidden, int rows, float* out, arithmetic how = arithmetic::fp32);
 
  private:
-  using norm = std::vector<float>;  // RMSNorm's weights, empty where there is none
-
-  struct layer {
-    norm attention_norm;  // [hidden]
-    weight_matrix q, k, v, attention_out;
-    norm q_norm, k_norm;       // [head_dim]
-    norm post_attention_norm;  // [hidden]
-    norm ffn_norm;             // [hidden]
-    weight_matrix gate, up, down;
-    norm post_ffn_norm;  // [hidden]
-  };
-
   // Activations of one pass, kept so that decoding allocates nothing.
   struct workspace {
     std::vector<float> normed;       // [tokens][hidden]
@@ -72,24 +85,21 @@ class transformer {
   };
 
   weight_matrix load_matrix(const std::string& name, int rows, int columns) const;
-  layer load_layer(int index) const;
+  layer_weights load_layer(int index) const;
   void check_tensor_names() const;
   void resize_workspace(int tokens);
   void embed(std::span<const int> tokens, std::vector<float>& out) const;
   void run_attention(int index, int tokens, const attention_fn& attention, arithmetic how, float* residual);
   void run_ffn(int index, int tokens, arithmetic how, float* residual);
-  void normalise(const float* in, const norm& weight, int rows, float* out) const;
-  void add_delta(const norm& post_norm, int tokens, float* residual);
+  void normalise(const float* in, const norm_weights& weight, int rows, float* out) const;
+  void add_delta(const norm_weights& post_norm, int tokens, float* residual);
 
   std::shared_ptr<const gguf_file> file_;
   model_config config_;
   kvilt::host exec_;
   bool fp32_;
   bool codes_;
-  weight_matrix embedding_;
-  weight_matrix output_;  // empty where the embedding serves
-  norm output_norm_;
-  std::vector<layer> layers_;
+  model_weights weights_;
   workspace work_;
 };
 

@@ -1,10 +1,12 @@
 #pragma once
 
 #include "outcome.hpp"
+#include "tiers.hpp"
 #include "trace.hpp"
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace example {
 
@@ -24,6 +26,8 @@ struct engine_options {
   int sequences = 256;              // open at one time
   std::int64_t step_tokens = 8192;  // of prompts in one step; longer prompts take several
   time_model time;
+  std::vector<tier_spec> tiers;  // where pages go that leave the pool
+  std::int64_t page_bytes = 0;   // with tiers
 };
 
 // Throws std::invalid_argument for a policy that there is not.
@@ -32,7 +36,9 @@ void check_policy(const std::string& name);
 void check_budget(const trace& t, const engine_options& o);
 
 // Continuous batching: in each step every sequence that has its prompt says one token, and prompts that wait are computed,
-// first come first served. Where pages run out, whoever was opened last goes back to the head of the line.
+// first come first served. Where pages run out, whoever was opened last goes back to the head of the line. With tiers, what
+// they have of a prompt is brought back while it waits, from the fourth place of the line on, and it is opened when that
+// has arrived.
 outcome simulate(const trace& t, const engine_options& o);
 
 // Prompts alone, one after another, in blocks of 512: each is looked up, stored, given back, and then as much is evicted

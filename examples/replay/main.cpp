@@ -3,6 +3,7 @@
 #include "engine.hpp"
 #include "plot.hpp"
 #include "report.hpp"
+#include "tiers.hpp"
 #include "trace.hpp"
 
 #include <CLI/CLI.hpp>
@@ -14,6 +15,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -26,6 +28,7 @@ struct options {
   double step_ms = 10, prefill_us = 50, decode_us = 50;
   engine_options engine;
   bool prompts_only = false, json = false;
+  std::vector<std::string> tiers;
 };
 
 CLI::Validator range(double least, double most) {
@@ -91,12 +94,20 @@ void declare(CLI::App& app, options& o) {
       ->check(range(0, 1e9))
       ->type_name("N")
       ->needs(alone);
+  app.add_option("--tier", o.tiers,
+                 "Where pages go that leave the pool, host or disk and its size, perhaps what it gives back a second: "
+                 "host:64GiB, disk:2TB@7 (GB/s); may be repeated, the nearest first")
+      ->type_name("TIER")
+      ->excludes(alone)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("--json", o.json, "Print the numbers as JSON");
   app.add_option("--metrics", o.metrics, "Write the manager's counters at the end for Prometheus")
       ->type_name("FILE")
       ->excludes(alone);
   app.add_option("--plot", o.plot,
-                 "Draw hits against capacity for each policy (gnuplot), as --prompts-only counts them")
+                 "Draw hits against capacity for each policy (gnuplot), as --prompts-only counts them; with tiers, "
+                 "what of the prompts each of them had")
       ->type_name("FILE.svg|FILE.png");
   app.footer(
       "Time is simulated: a step takes --step-ms + --prefill-us x tokens of prompts + --decode-us x sequences that "
@@ -116,6 +127,13 @@ example::trace prepare(options& o) {
   e.time = {1e-3 * o.step_ms, 1e-6 * o.prefill_us, 1e-6 * o.decode_us};
   e.pages = o.memory ? *o.memory / (o.bytes_per_token * e.page_tokens) : o.pages.value_or(10'000 * 512 / e.page_tokens);
   example::trace t = o.trace.empty() ? example::generated_trace(o.generate) : example::read_trace(o.trace);
+  for (const std::string& text : o.tiers) {
+    e.tiers.push_back(example::tier_of(text));
+    e.page_bytes = o.bytes_per_token * e.page_tokens;
+    if (e.tiers.back().bytes < e.page_bytes)
+      throw std::invalid_argument("--tier " + text + " is smaller than a page of " + std::to_string(e.page_bytes) +
+                                  " bytes");
+  }
   if (o.prompts_only) return t;
   constexpr std::int64_t most_pages = 1 << 27;  // which take 16 GB here
   if (e.pages > most_pages)
@@ -129,7 +147,8 @@ void replay(options& o) {
   const example::outcome result = o.prompts_only ? example::replay_prompts(t, o.engine.policy, o.capacity.value_or(-1))
                                                  : example::simulate(t, o.engine);
   if (!o.metrics.empty()) std::ofstream(o.metrics) << example::metrics_text(result.counters);
-  if (!o.plot.empty()) example::plot_hit_rates(t, o.plot);
+  if (!o.plot.empty() && o.tiers.empty()) example::plot_hit_rates(t, o.plot);
+  if (!o.plot.empty() && !o.tiers.empty()) example::plot_tiers(result, o.plot);
   std::puts((o.json ? example::outcome_json(result, !o.prompts_only) : example::outcome_table(result, !o.prompts_only))
                 .c_str());
 }

@@ -1,8 +1,12 @@
 #pragma once
 
 #include <kvilt/pages/manager_counters.hpp>
+#include <kvilt/tiers/prefetch.hpp>
+#include <kvilt/tiers/tier_level.hpp>
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace example {
 
@@ -19,6 +23,16 @@ struct outcome {
   double seconds = 0;      // simulated, from the first arrival on
   double first_token = 0;  // mean seconds from arrival
   kvilt::manager_counters counters;
+  // With tiers: tokens of prompts that each brought back, which are in `tokens_hit` too where the prompt found them, and
+  // what it would have taken to compute them.
+  struct tier {
+    std::string name;
+    kvilt::tier_counters counters;
+    std::int64_t tokens = 0;
+    double saved_seconds = 0;
+  };
+  std::vector<tier> tiers;
+  kvilt::prefetch_counters prefetches;
 
   double block_hit_rate() const { return share(blocks_hit, blocks_asked); }
   double token_hit_rate() const { return share(tokens_hit, tokens_asked); }

@@ -4,6 +4,7 @@
 #include "engine.hpp"
 #include "eviction_names.hpp"
 
+#include <algorithm>
 #include <sstream>
 
 namespace example {
@@ -32,6 +33,27 @@ void plot_hit_rates(const trace& t, const std::string& path) {
     width /= 1.6;
   }
   out << '\n';
+  draw(path, out.str());
+}
+
+void plot_tiers(const outcome& o, const std::string& path) {
+  std::int64_t from_tiers = 0;
+  for (const outcome::tier& t : o.tiers) from_tiers += t.tokens;
+  std::ostringstream out;
+  write_terminal(out, path);
+  out << "set title 'Where tokens of prompts come from'\nset ylabel 'of all, %'\nset yrange [0:100]\n"
+         "set style data histograms\nset style histogram rowstacked\nset style fill solid 0.8 border -1\n"
+         "set boxwidth 0.5\nset key outside right\nset xtics ('' 0)\n$shares << EOD\n";
+  const auto percent = [&](std::int64_t tokens) {
+    return o.tokens_asked > 0 ? 100 * double(tokens) / double(o.tokens_asked) : 0;
+  };
+  out << percent(std::max<std::int64_t>(o.tokens_hit - from_tiers, 0));
+  for (const outcome::tier& t : o.tiers) out << ' ' << percent(t.tokens);
+  out << ' ' << percent(o.tokens_asked - std::max(o.tokens_hit, from_tiers))
+      << "\nEOD\nplot $shares using 1 title 'pool'";
+  for (std::size_t i = 0; i < o.tiers.size(); ++i)
+    out << ", '' using " << i + 2 << " title " << quoted(o.tiers[i].name);
+  out << ", '' using " << o.tiers.size() + 2 << " title 'computed' lc rgb '#bbbbbb'\n";
   draw(path, out.str());
 }
 

@@ -73,14 +73,25 @@ void write_groups(metrics& m, const kvilt::manager_counters& c) {
 std::string outcome_json(const outcome& o, bool simulated) {
   using nlohmann::ordered_json;
   const auto timed = [&](double value) { return simulated ? ordered_json(value) : ordered_json(); };
-  return ordered_json{{"block_hit_rate", o.block_hit_rate()},
-                      {"token_hit_rate", o.token_hit_rate()},
-                      {"requests", o.requests},
-                      {"utilisation", timed(o.utilisation)},
-                      {"fragmentation", timed(o.fragmentation)},
-                      {"preemptions", o.preemptions},
-                      {"page_moves", o.page_moves}}
-      .dump();
+  ordered_json tiers = ordered_json::array();
+  for (const outcome::tier& t : o.tiers)
+    tiers.push_back({{"tier", t.name},
+                     {"pages", t.counters.slots},
+                     {"token_hit_rate", o.tokens_asked ? double(t.tokens) / double(o.tokens_asked) : 0},
+                     {"saved_seconds", t.saved_seconds},
+                     {"stored", t.counters.stored},
+                     {"loaded", t.counters.loaded},
+                     {"passed_on", t.counters.passed_on},
+                     {"dropped", t.counters.dropped}});
+  ordered_json all{{"block_hit_rate", o.block_hit_rate()},
+                   {"token_hit_rate", o.token_hit_rate()},
+                   {"requests", o.requests},
+                   {"utilisation", timed(o.utilisation)},
+                   {"fragmentation", timed(o.fragmentation)},
+                   {"preemptions", o.preemptions},
+                   {"page_moves", o.page_moves}};
+  if (!o.tiers.empty()) all["tiers"] = tiers;
+  return all.dump();
 }
 
 std::string outcome_table(const outcome& o, bool simulated) {
@@ -99,6 +110,11 @@ std::string outcome_table(const outcome& o, bool simulated) {
     line("steps", grouped(o.steps));
     line("simulated time", fixed(o.seconds, 3, "s"));
     line("first token after, mean", fixed(o.first_token, 3, "s"));
+  }
+  for (const outcome::tier& t : o.tiers) {
+    line((t.name + ", of tokens brought back").c_str(),
+         percent(o.tokens_asked ? double(t.tokens) / double(o.tokens_asked) : 0));
+    line((t.name + ", not computed again").c_str(), fixed(t.saved_seconds, 3, "s"));
   }
   std::string text = out.str();
   text.pop_back();

@@ -2,9 +2,11 @@
 #include "eviction_names.hpp"
 
 #include <kvilt/pages/page_manager.hpp>
+#include <kvilt/tiers/page_tiers.hpp>
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <vector>
@@ -20,7 +22,12 @@ template <class Eviction>
 class engine {
  public:
   engine(const trace& t, const engine_options& o)
-      : trace_(t), options_(o), manager_({o.page_tokens, o.sequences, {{o.pages}}}), now_(t.front().arrival) {}
+      : trace_(t), options_(o), now_(t.front().arrival), tiers_(shape_of(o)), manager_(make_manager()) {
+    for (const tier_spec& tier : o.tiers) {
+      transfers_.push_back(std::make_unique<simulated_transfer>(tier, o.page_bytes, now_));
+      tiers_.template add<Eviction>(*transfers_.back());
+    }
+  }
 
   outcome run() {
     while (result_.requests < std::int64_t(trace_.size())) {
@@ -34,6 +41,12 @@ class engine {
     result_.utilisation = result_.seconds > 0 ? used_ / (double(options_.pages) * result_.seconds) : 0;
     result_.fragmentation = held_rows_ > 0 ? empty_rows_ / held_rows_ : 0;
     result_.first_token /= double(trace_.size());
+    result_.prefetches = tiers_.prefetches();
+    for (int i = 0; i < tiers_.tiers(); ++i) {
+      const kvilt::tier_counters c = tiers_.counters(i);
+      const std::int64_t tokens = c.loaded * options_.page_tokens;
+      result_.tiers.push_back({options_.tiers[std::size_t(i)].name, c, tokens, double(tokens) * options_.time.prefill});
+    }
     return result_;
   }
 
@@ -44,6 +57,8 @@ class engine {
     bool seen = false;
     sequence name = {};
     std::vector<token_id> text = {};  // what is to be computed before the next token is said
+    kvilt::prefetch fetched = {};     // what the tiers have of it
+    bool asked_tiers = false;
     bool prefilled() const { return text.empty(); }
     bool finished() const { return prefilled() && said >= what->output; }
   };
@@ -52,8 +67,21 @@ class engine {
     while (arrived_ < trace_.size() && trace_[arrived_].arrival <= now_) waiting_.push_back({&trace_[arrived_++]});
   }
 
+  static constexpr std::size_t looked_ahead = 4;  // of the line
+
+  static kvilt::manager_shape shape_of(const engine_options& o) {
+    return {o.page_tokens, o.sequences + (o.tiers.empty() ? 0 : int(looked_ahead)), {{o.pages}}};
+  }
+  kvilt::page_manager<Eviction> make_manager() {
+    kvilt::manager_shape shape = shape_of(options_);
+    if (options_.tiers.empty()) return kvilt::page_manager<Eviction>(shape);
+    shape.groups[0].hook = tiers_.on_page();
+    return {shape, Eviction(options_.pages), kvilt::token_hash(), tiers_.on_prefix()};
+  }
+
   void step() {
     const std::size_t decoding = reserve_for_decoding();
+    prefetch();
     admit();
     decode(decoding);
     const idx prefilled = prefill();
@@ -71,7 +99,7 @@ class engine {
     while (i < running_.size() && running_[i].prefilled())
       if (manager_.try_reserve(running_[i].name, 1, moves_))
         ++i;
-      else
+      else if (!give_back_fetched())  // NOTE: who runs goes before what was brought for those who wait
         i -= preempt() < i;
     return i;
   }
@@ -90,10 +118,14 @@ class engine {
   // NOTE: a page more for each that runs, or who is admitted is preempted in the next step. The prompt counts in full,
   // though others may hold its first pages: who waits for these alone waits longer than needed.
   void admit() {
-    while (!waiting_.empty()) {
+    while (!waiting_.empty() && idx(running_.size()) < options_.sequences) {
       job& next = waiting_.front();
       const idx tokens = next.what->input + next.said;
-      if (!manager_.can_admit(tokens + options_.page_tokens * idx(running_.size()))) return;
+      if (!tiers_.done(next.fetched)) return;
+      // NOTE: what has arrived is cached from here on, and is found at once or may go again.
+      tiers_.release(manager_, next.fetched);
+      if (!manager_.can_admit(tokens + options_.page_tokens * idx(running_.size()))) return fetch_nothing();
+      next.asked_tiers = false;
       write_text(*next.what, next.said, next.text);
       const kvilt::opened_sequence o = manager_.open(next.text, moves_, {{}, next.what->priority});
       manager_.reserve(o.name, tokens - o.tokens, moves_);
@@ -103,6 +135,32 @@ class engine {
       running_.push_back(std::move(next));
       waiting_.pop_front();
     }
+  }
+  // Those who wait next.
+  void prefetch() {
+    tiers_.poll(manager_);
+    for (std::size_t i = 0; i < std::min(looked_ahead, waiting_.size()) && tiers_.tiers() > 0; ++i) {
+      job& j = waiting_[i];
+      const idx tokens = j.what->input + j.said;
+      if (j.asked_tiers || !manager_.can_admit(tokens + options_.page_tokens * idx(running_.size()))) continue;
+      j.asked_tiers = true;
+      std::vector<token_id> text;
+      write_text(*j.what, j.said, text);
+      j.fetched = tiers_.begin(manager_, text, {{}, j.what->priority});
+    }
+  }
+  // Where nobody runs, whoever waits first has all pages.
+  void fetch_nothing() {
+    if (running_.empty()) give_back_fetched();
+  }
+  // Nothing is brought again for them: they would take in turn what each other needs. Returns whether anything was.
+  bool give_back_fetched() {
+    bool any = false;
+    for (job& j : waiting_) {
+      any = any || j.fetched.slot >= 0;
+      tiers_.release(manager_, j.fetched);
+    }
+    return any;
   }
   void count_hits(const request& r, idx found) {
     result_.tokens_asked += r.input;
@@ -161,11 +219,13 @@ class engine {
 
   const trace& trace_;
   const engine_options& options_;
+  double now_;
+  std::vector<std::unique_ptr<simulated_transfer>> transfers_;
+  kvilt::page_tiers<> tiers_;
   kvilt::page_manager<Eviction> manager_;
   std::vector<job> running_;
   std::deque<job> waiting_;
   std::size_t arrived_ = 0;
-  double now_;
   double used_ = 0, held_rows_ = 0, empty_rows_ = 0;  // times seconds
   idx first_said_ = 0;                                // in this step, a first token each
   double their_arrivals_ = 0;                         // the sum

@@ -1,12 +1,12 @@
-#include "calibrate.hpp"
-#include "decoder.hpp"
+#include "entry.hpp"
 #include "evaluate.hpp"
+#include "examples/tiny_model.hpp"
 #include "generate.hpp"
+#include "host_reader.hpp"
 #include "labels.hpp"
 #include "metrics.hpp"
 #include "policies.hpp"
 #include "support/catch.hpp"
-#include "support/tiny_gguf.hpp"
 #include "timing.hpp"
 
 #include <kvilt/core/thread_pool.hpp>
@@ -30,68 +30,7 @@ namespace {
 
 using example::policy_entry;
 using example::session;
-
-// The model that every test here decodes with, its file removed at the end.
-class tiny_model {
- public:
-  explicit tiny_model(const support::tiny_gguf_options& options = {}, const example::weight_options& weights = {})
-      : path_(support::temporary_path("decode.gguf")) {
-    support::write_tiny_gguf(path_, options);
-    file_ = std::make_shared<const example::gguf_file>(path_);
-    model_ = std::make_unique<example::transformer>(file_, kvilt::host(), weights);
-    ropes_ = example::ropes_of(model_->config());
-    ranges_ = example::ranges_over(*model_, shape(100, 32), some_tokens(100));
-  }
-  tiny_model(const tiny_model&) = delete;
-  tiny_model& operator=(const tiny_model&) = delete;
-  ~tiny_model() { std::filesystem::remove(path_); }
-
-  const std::string& path() const { return path_; }
-  const example::gguf_file& file() const { return *file_; }
-  example::transformer& model() { return *model_; }
-
-  std::unique_ptr<session> open(const policy_entry& policy, int tokens, int max_step = 1) const {
-    return policy.open(shape(tokens, max_step));
-  }
-  example::session_shape shape(int tokens, int max_step = 1) const {
-    example::session_shape shape = example::shape_for(model_->config(), ropes_, kvilt::host(), tokens, max_step);
-    for (std::size_t i = 0; i < ranges_.size(); ++i) shape.layers[i].ranges = ranges_[i];
-    return shape;
-  }
-
-  std::vector<int> some_tokens(int count) const {
-    std::vector<int> tokens(static_cast<std::size_t>(count));
-    unsigned state = 7;
-    for (int& t : tokens) {
-      state = state * 1664525u + 1013904223u;
-      t = static_cast<int>((state >> 8) % static_cast<unsigned>(model_->config().vocab));
-    }
-    return tokens;
-  }
-
- private:
-  std::string path_;
-  std::shared_ptr<const example::gguf_file> file_;
-  std::unique_ptr<example::transformer> model_;
-  std::vector<kvilt::rope_table> ropes_;
-  std::vector<example::layer_ranges> ranges_;
-};
-
-// Two layers of three see the last 40 tokens.
-support::tiny_gguf_options mixed_layers() {
-  support::tiny_gguf_options options;
-  options.architecture = "gemma3";
-  options.layers = 6;
-  options.kv_heads = 1;
-  options.window = 40;
-  options.head_dim = 32;
-  options.global_period = 3;
-  return options;
-}
-
-policy_entry named(const std::string& name) {
-  return example::choose_policies({name}).front();
-}
+using support::mixed_layers, support::named, support::tiny_model;
 
 // KL divergence of softmaxes, and surprise at a token, in the plainest way.
 struct plain_score {
@@ -224,12 +163,12 @@ TEST_CASE("decode_loop: decoding with a cache gives the tokens of recomputing th
   const policy_entry fp32 = named("fp32");
   std::vector<int> tokens = tiny.some_tokens(20);
   const auto cache = tiny.open(fp32, 84);
-  example::decoder decode(tiny.model(), *cache, kvilt::host());
+  example::host_decoder decode(tiny.model(), *cache, kvilt::host());
   int next = 0;
   for (const int t : tokens) next = decode.feed(std::array{t});
   for (int i = 0; i < 64; ++i) {
     const auto whole = tiny.open(fp32, 84, 84);
-    example::decoder recompute(tiny.model(), *whole, kvilt::host());
+    example::host_decoder recompute(tiny.model(), *whole, kvilt::host());
     const int expected = recompute.feed(tokens);
     const std::vector<float>& logits = recompute.logits();
     INFO("token " << i);
@@ -251,7 +190,7 @@ TEST_CASE("decode_loop: a local layer sees its window and a global one all", "[e
     for (const int step : {1, 7}) {
       INFO(name << " in steps of " << step);
       const auto cache = tiny.open(named(name), 150, step);
-      example::decoder decode(tiny.model(), *cache, kvilt::host());
+      example::host_decoder decode(tiny.model(), *cache, kvilt::host());
       double worst = 0;
       for (std::size_t first = 0; first < tokens.size(); first += static_cast<std::size_t>(step)) {
         const std::size_t count = std::min(tokens.size() - first, static_cast<std::size_t>(step));
@@ -295,7 +234,7 @@ TEST_CASE("decode_loop: a token that is only looked at leaves no trace", "[examp
     for (const char* name : {"paged16_int4_rot_s4_t64", "ring256_s4_int8", "fp16"}) {
       INFO(name);
       const auto cache = tiny.open(named(name), 120), other = tiny.open(named(name), 120);
-      example::decoder decode(tiny.model(), *cache, kvilt::host()), plain(tiny.model(), *other, kvilt::host());
+      example::host_decoder decode(tiny.model(), *cache, kvilt::host()), plain(tiny.model(), *other, kvilt::host());
       for (const int t : tokens) {
         decode.peek(7);
         decode.feed(std::array{t});
@@ -316,7 +255,8 @@ TEST_CASE("decode_loop: teacher forcing in blocks is what decoding token by toke
     std::vector<std::unique_ptr<session>> caches;
     caches.push_back(tiny.open(named("fp32"), 300));
     caches.push_back(tiny.open(named(name), 300));
-    example::evaluation evaluation(tiny.model(), kvilt::host(), std::move(caches));
+    example::host_reader reader(tiny.model(), kvilt::host(), std::move(caches));
+    example::evaluation evaluation(reader, kvilt::host());
     long ticks = 0;
     evaluation.read(tokens, [&] { ++ticks; });
     CHECK(ticks == evaluation.ticks(300));
@@ -324,7 +264,7 @@ TEST_CASE("decode_loop: teacher forcing in blocks is what decoding token by toke
     CHECK(evaluation.result(0).top1 == 100);
 
     const auto exact = tiny.open(named("fp32"), 300), tried = tiny.open(named(name), 300);
-    example::decoder reference(tiny.model(), *exact, kvilt::host()), decode(tiny.model(), *tried, kvilt::host());
+    example::host_decoder reference(tiny.model(), *exact, kvilt::host()), decode(tiny.model(), *tried, kvilt::host());
     double divergence = 0, surprise = 0;
     int positions = 0;
     for (int t = 0; t + 1 < 300; ++t) {
@@ -400,7 +340,8 @@ TEST_CASE("decode_loop: static scales serve what they were measured for", "[exam
     }
     std::vector<std::unique_ptr<session>> caches;
     for (const std::string& policy : {std::string("fp32"), name}) caches.push_back(named(policy).open(shape));
-    example::evaluation evaluation(tiny.model(), kvilt::host(), std::move(caches));
+    example::host_reader reader(tiny.model(), kvilt::host(), std::move(caches));
+    example::evaluation evaluation(reader, kvilt::host());
     evaluation.read(tokens, [] {});
     return evaluation.result(1).kld_mean;
   };
@@ -423,15 +364,16 @@ TEST_CASE("decode_loop: every policy takes the bytes that were planned, and deco
   std::vector<std::unique_ptr<session>> caches;
   const std::vector<policy_entry> policies = example::all_policies();
   for (const policy_entry& p : policies) caches.push_back(tiny.open(p, 280));
-  example::evaluation evaluation(tiny.model(), kvilt::host(), std::move(caches));
+  example::host_reader reader(tiny.model(), kvilt::host(), std::move(caches));
+  example::evaluation evaluation(reader, kvilt::host());
   const std::vector<int> tokens = tiny.some_tokens(280);
   evaluation.read(tokens, [] {});
   for (std::size_t i = 0; i < policies.size(); ++i) {
     INFO(policies[i].name);
-    CHECK(evaluation.cache(i).cache_bytes() == policies[i].plan(tiny.shape(280)).kv_bytes);
-    CHECK(evaluation.cache(i).length() == 279);
+    CHECK(reader.cache(i).cache_bytes() == policies[i].plan(tiny.shape(280)).kv_bytes);
+    CHECK(reader.cache(i).length() == 279);
     CHECK(std::isfinite(evaluation.result(i).kld_mean));
-    CHECK(example::decode_rate(tiny.model(), evaluation.cache(i), kvilt::host(), tokens.back()) > 0);
+    CHECK(example::decode_rate(reader.cache(i), tokens.back()) > 0);
   }
 }
 
@@ -443,7 +385,8 @@ TEST_CASE("decode_loop: what is scored is computed in fp32, whatever decoding do
   const auto measure = [](tiny_model& tiny) {
     std::vector<std::unique_ptr<session>> caches;
     for (const char* name : {"fp32", "int4"}) caches.push_back(tiny.open(named(name), 131));
-    example::evaluation evaluation(tiny.model(), kvilt::host(), std::move(caches));
+    example::host_reader reader(tiny.model(), kvilt::host(), std::move(caches));
+    example::evaluation evaluation(reader, kvilt::host());
     evaluation.read(tiny.some_tokens(131), [] {});  // the last block is of 2 tokens
     return std::array{evaluation.result(0).perplexity, evaluation.result(1).perplexity, evaluation.result(1).kld_mean};
   };
@@ -454,7 +397,7 @@ TEST_CASE("decode_loop: decoding is timed at ascending depths", "[examples]") {
   tiny_model tiny;
   const std::vector<int> text = tiny.some_tokens(200);
   const auto cache = tiny.open(named("fp16"), 200, 16);
-  example::decoder decode(tiny.model(), *cache, kvilt::host());
+  example::host_decoder decode(tiny.model(), *cache, kvilt::host());
   const auto times = example::time_decoding(decode, text, std::array{5, 20, 100});
   REQUIRE(times.size() == 3);
   CHECK(times[0].depth == 5);
@@ -470,7 +413,8 @@ TEST_CASE("decode_loop: pages change nothing", "[examples]") {
   std::vector<std::unique_ptr<session>> caches;
   for (const char* name : {"fp32", "fp16", "paged16_fp16", "int8", "paged16_int8"})
     caches.push_back(tiny.open(named(name), 256));
-  example::evaluation evaluation(tiny.model(), kvilt::host(), std::move(caches));
+  example::host_reader reader(tiny.model(), kvilt::host(), std::move(caches));
+  example::evaluation evaluation(reader, kvilt::host());
   evaluation.read(tiny.some_tokens(256), [] {});
   CHECK(evaluation.result(1).kld_mean == evaluation.result(2).kld_mean);
   CHECK(evaluation.result(3).kld_mean == evaluation.result(4).kld_mean);
@@ -483,7 +427,8 @@ TEST_CASE("decode_loop: threads change nothing", "[examples][threads]") {
     std::vector<std::unique_ptr<session>> caches;
     for (const char* name : {"fp32", "int4", "paged16_int4_rot_s4_t64", "ring256_s4_int8"})
       caches.push_back(tiny.open(named(name), 200));
-    example::evaluation evaluation(tiny.model(), exec, std::move(caches));
+    example::host_reader reader(tiny.model(), exec, std::move(caches));
+    example::evaluation evaluation(reader, exec);
     evaluation.read(tokens, [] {});
     std::vector<double> divergences;
     for (std::size_t i = 0; i < 4; ++i) divergences.push_back(evaluation.result(i).kld_mean);
@@ -548,6 +493,9 @@ TEST_CASE("decode_loop: a question stands in the model's chat template, or alone
   words_of(support::tiny_gguf().text("tokenizer.chat_template", "{{ messages }}"), [](const example::tokenizer& words) {
     const std::string_view whole = "<|im_start|>user\nthe hello<|im_end|>\n<|im_start|>assistant\n";
     CHECK(example::prompt_tokens(words, "the hello") == words.encode(whole, {.parse_special = true}));
+    const std::string_view told =
+        "<|im_start|>system\nthe hello<|im_end|>\n<|im_start|>user\nthe<|im_end|>\n<|im_start|>assistant\n";
+    CHECK(example::prompt_tokens(words, "the", "the hello") == words.encode(told, {.parse_special = true}));
     // What is spelt like a special token in the question is text.
     const std::vector<int> tokens = example::prompt_tokens(words, "<|im_end|>");
     CHECK(std::count(tokens.begin(), tokens.end(), *words.special("<|im_end|>")) == 1);
@@ -558,7 +506,7 @@ TEST_CASE("decode_loop: text streams in whole characters", "[examples]") {
   tiny_model tiny;
   const example::tokenizer words(tiny.file());
   const auto cache = tiny.open(named("fp16"), 60, 8);
-  example::decoder decode(tiny.model(), *cache, kvilt::host());
+  example::host_decoder decode(tiny.model(), *cache, kvilt::host());
   std::ostringstream out;
   const std::vector<int> prompt = example::prompt_tokens(words, "a question of some length");
   const example::generation_speed speed = example::answer(decode, words, prompt, 16, out);
@@ -746,6 +694,8 @@ TEST_CASE("decode_loop: what is wrong with the command line is said in one line"
       {both + "--positions 200 --bands 150 --bands-plot bands.gif", "--bands-plot bands.gif"},
       {model + "--generate-only --tokens 600", "context"},
       {both + "--threads 0", "--threads"},
+      {both + "--device gpu", "--device"},
+      {both + "--device cuda --integer-weights", "--integer-weights"},
       {both + "--no-such-option", "--no-such-option"},
   };
   for (const auto& [arguments, expected] : cases) {
@@ -756,6 +706,33 @@ TEST_CASE("decode_loop: what is wrong with the command line is said in one line"
     CHECK_THAT(result.err, support::containing(expected));
   }
   std::filesystem::remove(text);
+}
+
+TEST_CASE("decode_loop: where no GPU can be used, that is said in one line", "[examples]") {
+  tiny_model tiny;
+  const program_result result = run_decode_loop("--model '" + tiny.path() + "' --generate-only --device cuda");
+  if (result.code == 0) support::skip("a program with CUDA, and a GPU");
+  CHECK(result.code == 2);
+  CHECK(result.out.empty());
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+  CHECK_THAT(result.err, support::containing("--device cuda: "));
+}
+
+TEST_CASE("decode_loop: a policy without a kernel is left out, or refused where it is named", "[examples]") {
+  using namespace example;
+  using fp16 = kvilt::policy<kvilt::contiguous, kvilt::fp16<>>;
+  const std::vector<policy_entry> all{entry_of(listed<fp16>("taken")),
+                                      entry_of(on_host_only(listed<fp16>("first"), "its format is the host's")),
+                                      entry_of(on_host_only(listed<fp16>("second"), "so is this"))};
+  std::vector<policy_entry> chosen = all;
+  CHECK(leave_out_without_kernels(chosen, {"taken"}) ==
+        "Left out, without a kernel for a GPU: first (its format is the host's), second (so is this)");
+  REQUIRE(chosen.size() == 1);
+  CHECK(chosen[0].name == "taken");
+  CHECK(leave_out_without_kernels(chosen, {}).empty());
+  chosen = all;
+  CHECK_THROWS_WITH(leave_out_without_kernels(chosen, {"taken", "second"}),
+                    "policy second has no kernel for a GPU: so is this");
 }
 
 TEST_CASE("decode_loop: help and the list of policies need no model", "[examples]") {

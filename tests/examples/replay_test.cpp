@@ -296,4 +296,36 @@ TEST_CASE("replay: a wrong line of a trace is named", "[examples]") {
   refused(empty.name(), "no requests");
 }
 
+TEST_CASE("replay: what left the pool comes back from the tiers, and takes its time", "[examples]") {
+  // One text, another in its place, and the first again: 320 pages of 16 tokens each, where there are 330.
+  const ids first = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, second = {10, 11, 12, 13, 14, 15, 16, 17, 18, 19};
+  const scratch_file trace(line(0, 5120, 1, first) + line(100'000, 5120, 1, second) + line(200'000, 5120, 1, first));
+  const std::string common = trace.name() + " --pages 330 --policy lru";
+  CHECK(near(result(common)["token_hit_rate"], 160.0 / 15360));  // the 10 pages that stayed
+  const json whole = result(common + " --tier host:100GB");
+  CHECK(near(whole["token_hit_rate"], 5104.0 / 15360));  // all full pages but that of the last token
+  CHECK(near(whole["tiers"][0]["token_hit_rate"], (5104.0 - 160) / 15360));
+  CHECK(near(whole["tiers"][0]["saved_seconds"], (5104 - 160) * 50e-6));
+  // Of what goes first, the end of a text, a small tier loses most, unless another is behind it.
+  const json small = result(common + " --tier host:100MiB");
+  CHECK(small["tiers"][0]["pages"] == 50);
+  CHECK(near(small["token_hit_rate"], (10 + 50) * 16.0 / 15360));
+  const json both = result(common + " --tier host:100MiB --tier disk:100GB");
+  CHECK(near(both["token_hit_rate"], 5104.0 / 15360));
+  CHECK(both["tiers"][1]["loaded"].get<int>() + both["tiers"][0]["loaded"].get<int>() == 309);
+
+  const auto first_token = [&](const std::string& tier) {
+    const answer a = ask(common + " --tier " + tier);
+    const std::size_t at = a.text.find("first token after, mean");
+    REQUIRE(at != std::string::npos);
+    return std::stod(a.text.substr(at + 23));
+  };
+  // 309 pages of 2 MiB at 0.1 GB/s: 6.48 s, for one of three requests.
+  CHECK(std::abs(first_token("disk:100GB@0.1") - first_token("disk:100GB@1000") - 6.48 / 3) < 0.01);
+  refused(common + " --tier host:1MB", "is smaller than a page of 2097152 bytes");
+  refused(common + " --tier tape:1GB", "host:SIZE or disk:SIZE");
+  refused(common + " --tier host:1", "a size in none of MB");
+  refused(common + " --tier host:1GB@2x", "goes on behind its GB/s");
+}
+
 #endif
