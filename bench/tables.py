@@ -187,13 +187,14 @@ def of_gpu_step(row):
     }
 
 
-def of_compile_cost(row):
+def of_gpu_compile(row):
     return {"compiler": row["compiler"], "what": row["what"], "seconds": f"{float(row['user_seconds']):.1f}"}
 
 
 # The files that a table is made of, by how their names begin.
 KINDS = {
     "host_policies_": one_by_one(of_policy),
+    "cuda_policies_": one_by_one(of_policy),
     "host_bands_": one_by_one(of_band),
     "host_attend": one_by_one(of_attention),
     "host_scales_": of_scales,
@@ -205,7 +206,7 @@ KINDS = {
     "gpu_load": of_gpu_load,
     "gpu_plan": of_gpu_plan,
     "gpu_step": one_by_one(of_gpu_step),
-    "compile_cost": one_by_one(of_compile_cost),
+    "gpu_compile": one_by_one(of_gpu_compile),
 }
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds and runs every test, on Debian 12 or newer and Ubuntu 24.04 or newer; installs the packages that are missing.
-#   bash tests/run.sh            g++, clang++, ASan + UBSan, TSan, fuzzing, and a tenth of the protections switched off one by one,
-#                                another tenth with each commit (bash tests/protections.sh takes them all)
+#   bash tests/run.sh            g++ -O2; clang++ -O1 with ASan + UBSan in checked mode; TSan; NEON under qemu; fuzzing; and a tenth
+#                                of the protections switched off one by one, another tenth with each commit
+#                                (bash tests/protections.sh takes them all)
 #   bash tests/run.sh --quick    g++ alone
 # Builds below build-tests/; a second run builds only what changed. KVILT_JOBS sets how many jobs run at once.
 set -euo pipefail
@@ -25,7 +26,10 @@ mkdir -p "$logs"
 install_packages() {
   local wanted=(g++ cmake ninja-build catch2 pkg-config libopenblas-dev libcli11-dev nlohmann-json3-dev libpcre2-dev
     libboost-dev gnuplot-nox python3)
-  if [[ ! $quick ]]; then wanted+=(clang patch); fi
+  if [[ ! $quick ]]; then
+    wanted+=(clang libclang-rt-dev patch)
+    if [[ $(uname -m) == x86_64 ]]; then wanted+=(g++-aarch64-linux-gnu qemu-user); fi
+  fi
   if compgen -G 'bench/*/*_bench.c*' >/dev/null; then wanted+=(libbenchmark-dev); fi
   local missing=() package
   for package in "${wanted[@]}"; do
@@ -96,18 +100,13 @@ with_gcc() {
     cuda=OFF
     skip "CUDA: no nvcc here, so no .cuh and no .cu was compiled"
   elif ! nvidia-smi -L >/dev/null 2>&1; then
-    skip "GPU tests: no GPU here; they were compiled, those of many kernels for sm_90a alone"
+    skip "GPU tests: no GPU here; they were compiled, those of many kernels and lone headers for sm_90a alone"
     archs=(-DKVILT_MANY_KERNELS_ARCHS=90a)
   fi
   local bench=OFF
   if compgen -G 'bench/*/*_bench.c*' >/dev/null; then bench=ON; fi
   stage g++ gcc -DCMAKE_CXX_COMPILER=g++ -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 \
     -DKVILT_BUILD_BENCH=$bench -DKVILT_CUDA=$cuda "${archs[@]}"
-}
-
-with_clang() {
-  stage clang++ clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 \
-    -DKVILT_CUDA=OFF
 }
 
 # Older sanitizer runtimes do not find their way in the address layout of newer kernels.
@@ -117,11 +116,32 @@ with_plain_addresses() {
   test_runner=()
 }
 
+# The second compiler and the sanitizers in one build: clang++ compiles with these in two thirds of g++'s time.
 with_sanitizers() {
-  local options=(-DCMAKE_CXX_COMPILER=g++ -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=-O1 -g1" -DKVILT_CHECKED=ON
-    -DKVILT_CUDA=OFF)
-  stage "ASan + UBSan" asan "${options[@]}" -DKVILT_SANITIZE=address,undefined
-  stage TSan tsan "${options[@]}" -DKVILT_SANITIZE=thread
+  local options=(-DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=-O1 -g1" -DKVILT_CHECKED=ON -DKVILT_CUDA=OFF)
+  stage "clang++, ASan, UBSan" clang "${options[@]}" -DCMAKE_CXX_COMPILER=clang++ -DKVILT_SANITIZE=address,undefined
+  stage TSan tsan "${options[@]}" -DCMAKE_CXX_COMPILER=g++ -DKVILT_SANITIZE=thread
+}
+
+# The host's kernels in AArch64's vectors, where the processor has others.
+with_neon() {
+  local dir=$KVILT_BUILD_ROOT/neon log=$logs/neon started=$SECONDS passed=0 test
+  local tests=(core_instructions_test attention_host_kernels_test attention_attend_test)
+  if [[ $(uname -m) != x86_64 ]]; then return; fi # NOTE: on AArch64 all stages have them
+  echo
+  echo "== NEON"
+  if ! cmake -S . -B "$dir" -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+    -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O2 -DKVILT_CUDA=OFF \
+    -DKVILT_WARNINGS_AS_ERRORS=ON -DKVILT_TEST_PER_FILE=ON -DKVILT_BUILD_EXAMPLES=OFF -DKVILT_BUILD_BENCH=OFF >"$log" ||
+    ! cmake --build "$dir" -j "$jobs" --target "${tests[@]}" >>"$log" 2>&1; then
+    cat "$log"
+    failures+=("NEON: build")
+  else
+    for test in "${tests[@]}"; do
+      if qemu-aarch64 -L /usr/aarch64-linux-gnu "$dir/tests/$test"; then passed=$((passed + 1)); else failures+=("NEON: $test"); fi
+    done
+  fi
+  finish NEON "$passed" "${#tests[@]}" $((SECONDS - started))
 }
 
 with_fuzzer() {
@@ -173,8 +193,8 @@ close() {
 install_packages
 with_gcc
 if [[ ! $quick ]]; then
-  with_clang
   with_plain_addresses with_sanitizers
+  with_neon
   with_plain_addresses with_fuzzer
   protections
 fi

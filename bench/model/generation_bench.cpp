@@ -1,6 +1,6 @@
 // When does caching pay? A prompt of 16 tokens is answered by N tokens, with a cache and by computing the whole prefix
 // again for each token: bench_model_generation --model=FILE.gguf
-#include "decoder.hpp"
+#include "host_decoder.hpp"
 #include "policies.hpp"
 
 #include <kvilt/core/thread_pool.hpp>
@@ -44,7 +44,7 @@ struct setup {
 void with_cache(benchmark::State& state, setup& s) {
   for (auto _ : state) {
     s.cache->restart();
-    example::decoder decoder(s.model, *s.cache, s.host);
+    example::host_decoder decoder(s.model, *s.cache, s.host);
     int token = decoder.feed(s.prompt);
     for (long n = 1; n < state.range(0); ++n) token = decoder.feed(std::vector{token});
     benchmark::DoNotOptimize(token);
@@ -57,7 +57,7 @@ void recomputed(benchmark::State& state, setup& s) {
     std::vector<int> text = s.prompt;
     for (long n = 0; n < state.range(0); ++n) {
       s.cache->restart();
-      example::decoder decoder(s.model, *s.cache, s.host);
+      example::host_decoder decoder(s.model, *s.cache, s.host);
       text.push_back(decoder.feed(text));
     }
   }

@@ -1,10 +1,12 @@
 #pragma once
 
 /// \file
-/// Everything that needs C++20 and nothing else. Threads are opt-in: `kvilt/core/thread_pool.hpp`.
+/// Everything that needs C++20 and nothing else. Threads are for who includes them, `kvilt/core/thread_pool.hpp` and
+/// `kvilt/pages/concurrent_page_manager.hpp`, and so are tiers and files, `kvilt/tiers`.
 
 #include <kvilt/attention/alibi.hpp>
 #include <kvilt/attention/attend.hpp>
+#include <kvilt/attention/column_mass.hpp>
 #include <kvilt/attention/logit_bound.hpp>
 #include <kvilt/attention/positions.hpp>
 #include <kvilt/attention/sink_logit.hpp>

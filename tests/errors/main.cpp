@@ -1,6 +1,7 @@
 // An engine's errors, without Catch2: compiled with and without exceptions, and with and without an ear for errors
 // (KVILT_RAISE). What is refused must end the process, or throw, and write nothing into the cache.
 #include <kvilt/kvilt.hpp>
+#include <kvilt/tiers/sequence_file.hpp>
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -178,6 +179,8 @@ void refuses_all() {
   });
   refuses(error_kind::invalid_argument, "kvilt: policy 'paged4:q5': none that has",
           [](auto&, auto&) { kvilt::dispatch<policies>("paged4:q5", dim, [](const auto&) {}); });
+  refuses(error_kind::file_error, "kvilt: /nonexistent/text: cannot be read: No such file",
+          [](auto&, auto&) { kvilt::sequence_file<>("/nonexistent/text"); });
 }
 
 }  // namespace

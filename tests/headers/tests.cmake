@@ -51,6 +51,7 @@ if(CMAKE_CUDA_COMPILER)
   # nvcc's warnings are errors here even where the host compiler's are not: one of them means garbage on the device.
   foreach(target IN ITEMS lone_cuda_headers test_linking_cuda)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+    set_target_properties(${target} PROPERTIES KVILT_MANY_KERNELS ON) # few, but many sources
   endforeach()
   add_test(NAME linking_cuda COMMAND test_linking_cuda)
 endif()
