@@ -62,12 +62,13 @@ struct storage {
   idx layer_bytes() const { return codes_bytes() + params_bytes(); }
 
   geometry at(unsigned char* base) const {
-    if (pages == 0) return {};  // NOTE: there may be no memory, and nothing stands a stride behind none.
-    unsigned char* params = base + codes_bytes();
+    // NOTE: where there are no pages there may be no memory, and nothing is a distance from none.
+    const auto behind = [&](idx bytes) { return base ? base + bytes : nullptr; };
+    const idx params = codes_bytes();
     return {{base, codes_page, codes_head, k_record},
-            {params, params_page, params_head, k_params_record},
-            {base + codes_v, codes_page, codes_head, v_record},
-            {params + params_v, params_page, params_head, v_params_record},
+            {behind(params), params_page, params_head, k_params_record},
+            {behind(codes_v), codes_page, codes_head, v_record},
+            {behind(params + params_v), params_page, params_head, v_params_record},
             pages};
   }
   /// All that lies in a page, whoever reads it; `base`: of the layer.
