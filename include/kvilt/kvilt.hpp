@@ -20,6 +20,7 @@
 #include <kvilt/cache/cache_set.hpp>
 #include <kvilt/cache/copy_rows.hpp>
 #include <kvilt/cache/device_step.hpp>
+#include <kvilt/cache/device_block.hpp>
 #include <kvilt/cache/device_tile.hpp>
 #include <kvilt/cache/dispatch.hpp>
 #include <kvilt/cache/foreign.hpp>

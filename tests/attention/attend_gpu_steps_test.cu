@@ -114,6 +114,33 @@ TEST_CASE("attend: a NaN on the device stays in its sequence", "[attention][gpu]
     }
 }
 
+TEST_CASE("attend: a NaN among a prompt's tokens on the device stays with those that see it", "[attention][gpu]") {
+  support::require_gpu();
+  const auto check = [](const auto& policy, idx nan) {
+    using text_type = support::filled_cache<std::remove_cvref_t<decltype(policy)>>;
+    const attend_shape shape{"a NaN in sequence 1", 2, 4, {{0, 600}, {20, 600}, {30, 1}}};
+    const text_type text(policy, shape, {}, {1, nan});
+    INFO("token " << nan << " is NaN");
+    CHECK(support::wrong_attention<float, float>(text, text_type::kept(policy), shape, tried<>()) == "");
+  };
+  for (const idx nan : {30, 319, 619}) {
+    check(kv(), nan);
+    check(policy<contiguous, q8<64>>(), nan);
+  }
+}
+
+TEST_CASE("attend: a plan leaves prompts to blocks, and few rows to teams", "[attention][gpu]") {
+  support::require_gpu();
+  const attend_shape shape{"a prompt beside a step", 2, 4, {{0, 4000}, {45, 1}}};
+  const cached text(kv(), shape);
+  const trial<float, float, cached, causal> one(text, cached::kept(kv()), shape);
+  std::vector<idx> line(3);
+  support::must(cudaMemcpy(line.data(), one.step().work.line, line.size() * sizeof(idx), cudaMemcpyDeviceToHost),
+                "the line");
+  CHECK(line[1] == 0);
+  CHECK(line[2] > 0);
+}
+
 TEST_CASE("attend: a NaN on the device reaches the queries that see it", "[attention][gpu]") {
   support::require_gpu();
   for (const int length : {9, 40, 700})

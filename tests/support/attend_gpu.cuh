@@ -136,6 +136,7 @@ class trial {
         batch_(c.items, c.shape.q_heads()),
         workspace_(kvilt::workspace_bytes(kvilt::gpu(), view_, int(c.items.size()), c.shape.q_heads(),
                                           batch_.said().most_queries)) {
+    c_.kept.within_of_many = many_within_on_device<Q>(text.view()), c_.kept.lse_within_of_many = 4e-2;
     c_.rounding = rounding_of<Out>();
     if (c_.q.empty()) c_.q = random_tensor(8, c.q_rows(), c.shape.q_heads(), c.kept.k_dim).data;
     q_.put(c_.q);
@@ -236,13 +237,25 @@ std::string wrong_attention(const Text& text, const kept_by& kept, const attend_
   return one.run(true, kvilt::gpu().with_early_reads()).same_as(got) ? "" : name + "other bits when it reads early";
 }
 
+// Items of so many query rows that blocks take them: whole prompts, chunks behind a text, queries fewer than new tokens;
+// beside others.
+inline std::vector<attend_shape> prompts(int number) {
+  if (number % 2 == 0)
+    return {{"prompts", 2, 4, {{0, 700}, {45, 1}, {130, 577}, {}, padded, {600, 9}, {3, 640, 590}}, 0, 8, 24}};
+  return {{"a prompt", 5, 3, {{number % 3, 450 + number}}, 0.21f, 0, 0, false}};
+}
+
 // Kernel `number` of some: every shape that falls to it.
 template <class Q = float, class Out = float, class Policy, class Tried = tried<>>
 void check_attention(int number, const Policy& policy, const Tried& t = {}) {
   const kept_by kept = filled_cache<Policy>::kept(policy);
   kvilt::rope turn{};
   if constexpr (requires { t.positions.turn; }) turn = t.positions.turn;
-  for (const attend_shape& shape : shapes_for(number, kept, t.own_queries)) {
+  std::vector<attend_shape> shapes = shapes_for(number, kept, t.own_queries);
+  using view_type = kvilt::view_of<kvilt::memory_space::device, Policy>;
+  if (kvilt::detail::taken_by_blocks<view_type>() && !t.own_queries)
+    for (attend_shape& shape : prompts(number)) shapes.push_back(std::move(shape));
+  for (const attend_shape& shape : shapes) {
     const filled_cache<Policy> text(policy, shape, turn);
     CHECK(wrong_attention<Q, Out>(text, kept, shape, t) == "");
   }

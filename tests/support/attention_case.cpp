@@ -169,18 +169,20 @@ bool rounds_queries(const kept_by& kept) {
 }
 
 // Where one row is wrong.
-std::string wrong_row(const attention_case& c, const oracle_state& want, std::span<const float> out, float lse) {
+std::string wrong_row(const attention_case& c, const oracle_state& want, std::span<const float> out, float lse,
+                      bool of_many) {
+  const double within = of_many ? c.kept.within_of_many : c.kept.within;
   double largest = 0;
   for (const double x : want.out) largest = std::max(largest, std::isfinite(x) ? std::abs(x) : 0);
   for (std::size_t d = 0; d < want.out.size(); ++d) {
     const double g = double(out[d]), w = want.out[d];
-    const double allowed = (rounds_queries(c.kept) ? 2 : 1) * c.kept.within * largest + c.rounding * std::abs(w);
+    const double allowed = (rounds_queries(c.kept) ? 2 : 1) * within * largest + c.rounding * std::abs(w);
     const bool same = std::isnan(w) ? std::isnan(g) : std::abs(g - w) <= allowed;
     if (!same)
       return unlike("number " + std::to_string(d), g, w) + " (the row's largest is " + std::to_string(largest) + ")";
   }
   const double g = double(lse), w = want.lse;
-  const double allowed = c.kept.lse_within + (rounds_queries(c.kept) ? 1e-3 + 2e-4 * std::abs(w) : 0);
+  const double allowed = (of_many ? c.kept.lse_within_of_many : c.kept.lse_within) + (rounds_queries(c.kept) ? 1e-3 + 2e-4 * std::abs(w) : 0);
   const bool same = std::isnan(w) ? std::isnan(g) : std::isinf(w) ? g == w : std::abs(g - w) <= allowed;
   return same ? "" : unlike("log-sum-exp", g, w);
 }
@@ -212,7 +214,8 @@ std::string differences(const attention_case& c, const std::vector<float>& out, 
           const kvilt::where w{item.sequence, head, kv_head, j, item.n.after - item.queries + j, 0};
           const std::size_t k_dim = std::size_t(c.kept.k_dim), v_dim = std::size_t(c.kept.v_dim);
           const oracle_state want = answer_for(c, rows, w, std::span(c.q).subspan(row * k_dim, k_dim));
-          const std::string here = wrong_row(c, want, std::span(out).subspan(row * v_dim, v_dim), lse[row]);
+          const std::string here = wrong_row(c, want, std::span(out).subspan(row * v_dim, v_dim), lse[row],
+                                             c.kept.within_of_many > 0 && item.queries * group > 128);
           if (!here.empty() && ++wrong == 1)
             first = "sequence " + std::to_string(item.sequence) + " (item " + std::to_string(i) + " of " +
                     std::to_string(c.items.size()) + ", " + std::to_string(item.n.after) + " tokens), query " +

@@ -8,6 +8,7 @@
 #include <kvilt/cache/view.hpp>
 #include <kvilt/position/rope.hpp>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -58,6 +59,9 @@ struct kept_by {
   bool tail = false;  // lengths are the ledger's affair
   double within = 0;  // of the largest number of an output row
   double lse_within = 1e-3;
+  // The same of items of more than 128 query rows a KV head, where weights and queries are single 16-bit numbers on a
+  // device; 0: as all.
+  double within_of_many = 0, lse_within_of_many = 0;
 };
 
 // Shapes that meet, over some kernels' numbers, all group sizes, head counts, batch sizes, counts of queries, and lengths
@@ -140,6 +144,26 @@ double within_on_device(const View& view) {
     one(typename segment::k_format(seg.k)), one(typename segment::v_format(seg.v));
   });
   return most;
+}
+
+template <class Format>
+consteval bool is_bf16() {
+  if constexpr (kvilt::plain_format<Format>)
+    return Format::plain.codes == kvilt::code_kind::bf16;
+  else
+    return false;
+}
+// The same of items of many rows, where weights are single numbers of V's kind and queries of K's: 2^-9 of each where that
+// is bfloat16. Scores of queries that were given as others are off by as much of their products.
+template <class Q, class View>
+double many_within_on_device(const View& view) {
+  double within = 3e-3;
+  view.each([&](const auto& seg) {
+    using segment = std::remove_cvref_t<decltype(seg)>;
+    if (is_bf16<typename segment::k_format>() || is_bf16<typename segment::v_format>()) within = std::max(within, 6e-3);
+    if (is_bf16<typename segment::k_format>() && !std::is_same_v<Q, kvilt::bfloat16>) within = 2e-2;
+  });
+  return within;
 }
 
 }  // namespace support

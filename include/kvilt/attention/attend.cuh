@@ -85,26 +85,39 @@ void launch_attention(const gpu& exec, const Task& task) {
   launch_groups<DimStep, 1>(exec, task);
 }
 
-/// For the dims that are known when compiled, or the step that those of run time fit.
-template <class Task>
-void launch_attention_of_dims(const gpu& exec, const Task& task) {
-  if constexpr (fixed_dims(static_cast<const typename Task::view_type*>(nullptr))) {
-    launch_attention<0>(exec, task);
+/// A block for each of an item's stretches of query rows, as many as there may be.
+template <int DimStep, class Task>
+void launch_prefill(const gpu& exec, const Task& task, int most_queries) {
+  constexpr block_bytes bytes = block_bytes::of<typename Task::view_type>(DimStep);
+  const work_shape& shape = task.work.shape;
+  const idx stretches = ceil_div(idx(most_queries) * shape.group.value(), idx(bytes.rows()));
+  launch(exec, prefill_kernel<Task, DimStep>,
+         dim3(unsigned(stretches), unsigned(shape.kv_heads), unsigned(smaller(task.size, 65535))),
+         dim3(block_bytes::threads), std::size_t(bytes.total()), true, task);
+}
+
+/// `body.operator()<step>()` for the dims that are known when compiled, or the step that those of run time fit.
+template <class View, class Body>
+void with_dim_step(const View& view, Body&& body) {
+  if constexpr (fixed_dims(static_cast<const View*>(nullptr))) {
+    body.template operator()<0>();
   } else {
-    const int step = dim_step(task.view);
+    const int step = dim_step(view);
     if (step == dim_steps[0])
-      launch_attention<dim_steps[0]>(exec, task);
+      body.template operator()<dim_steps[0]>();
     else if (step == dim_steps[1])
-      launch_attention<dim_steps[1]>(exec, task);
+      body.template operator()<dim_steps[1]>();
     else
-      launch_attention<dim_steps[2]>(exec, task);
+      body.template operator()<dim_steps[2]>();
   }
 }
 
 }  // namespace detail
 
-/// Attention on a GPU: two kernels, nothing waited for. Bits are the same from run to run; they depend on how the
-/// step's work is shared out, so on its neighbours.
+/// Attention on a GPU: two kernels, and one more where sequences may have so many query rows that blocks take them (whole
+/// prompts; of those Q is rounded to the 16-bit numbers that keys are multiplied as, and weights to those of the values);
+/// nothing waited for. Bits are the same from run to run; they depend on how the step's work is shared out, so on its
+/// neighbours.
 template <class Variant, class Positions, device_view View, class Q, class Out>
 void run_attention(const gpu& exec, const attention<Variant, Positions>& a, const View& view, const device_step& s,
                    rows<Q> q, rows<Out> out, natural_lse lse) {
@@ -127,7 +140,11 @@ void run_attention(const gpu& exec, const attention<Variant, Positions>& a, cons
       s.work,
       reinterpret_cast<float*>(s.scratch),
       exec.reads_early()};
-  detail::launch_attention_of_dims(exec, task);
+  detail::with_dim_step(view, [&]<int Step>() {
+    if constexpr (detail::taken_by_blocks<View>())
+      if (s.most_queries > 0 && !s.work.shape.has(s.most_queries)) detail::launch_prefill<Step>(exec, task, s.most_queries);
+    detail::launch_attention<Step>(exec, task);
+  });
   detail::launch(exec, detail::merge_kernel<std::remove_const_t<decltype(task)>>, dim3(unsigned(s.work.shape.blocks)),
                  dim3(32 * detail::merge_warps), 0, true, task);
 }

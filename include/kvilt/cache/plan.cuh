@@ -2,6 +2,7 @@
 
 #include <kvilt/cache/check.hpp>
 #include <kvilt/cache/device_step.hpp>
+#include <kvilt/cache/device_block.hpp>
 #include <kvilt/cache/device_tile.hpp>
 #include <kvilt/cache/work_line.cuh>
 #include <kvilt/gpu/gpu.cuh>
@@ -58,6 +59,14 @@ work_shape shape_of_work(const View& view, const device_limits& limits, int q_he
           limits.shared_bytes);
   shape.heads = team_heads(shape.kv_heads, shape.warps);
   shape.blocks = limits.processors;
+  if constexpr (taken_by_blocks<View>()) {
+    // NOTE: a block reads all keys of its rows. An item is left to blocks where they are enough to keep a quarter of the
+    // multiprocessors busy; one of fewer rows is done sooner by teams that read keys several times.
+    constexpr int least_blocks_of = 4;
+    const block_bytes bytes = block_bytes::of<View>(dim_step(view));
+    const idx blocks = larger(1, ceil_div(idx(limits.processors), idx(least_blocks_of) * shape.kv_heads));
+    if (bytes.total() <= limits.shared_bytes) shape.longest = int(bytes.rows() * blocks);
+  }
   return shape;
 }
 
@@ -179,7 +188,8 @@ __device__ idx lay_line(const View& view, int size, const work_plan& plan, near_
       // NOTE: a unit without keys has a step that reads nothing, so that someone writes its result.
       steps[i] = all > 0 ? all : 1;
       if (i < near.most) near.steps[i] = steps[i];
-      mine[0] = item.new_tokens, mine[1] = item.queries, mine[2] = steps[i] * plan.shape.units(item.queries);
+      mine[0] = item.new_tokens, mine[1] = item.queries;
+      mine[2] = plan.shape.has(item.queries) ? steps[i] * plan.shape.units(item.queries) : 0;
     }
     sums_before(mine, before, total);
     if (i < size) {

@@ -34,6 +34,14 @@ __device__ inline void copy_async(u32 to, const void* from, bool there) {
       "l"(from), "r"(u32(there)), "l"(read_once)
       : "memory");
 }
+/// 16 bytes of data that other blocks read too.
+__device__ inline void copy_async_shared(u32 to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+/// The same, of which the first `bytes` are read and the rest are zero.
+__device__ inline void copy_async_shared(u32 to, const void* from, u32 bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
 /// 4 bytes, or zeros where `there` is false.
 __device__ inline void copy_word_async(u32 to, const void* from, bool there) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4u : 0u) : "memory");

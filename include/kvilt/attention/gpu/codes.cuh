@@ -80,6 +80,22 @@ __device__ void unpack(ptx::u32 word, ptx::u32 (&pairs)[unpacked<Kind>::spread])
   }
 }
 
+/// 16 bytes of codes as pairs in their order.
+template <code_kind Kind, int Offset>
+__device__ void unpack_in_order(const uint4& codes, ptx::u32 (&pairs)[4 * unpacked<Kind>::spread]) {
+  constexpr int spread = unpacked<Kind>::spread;
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    ptx::u32 apart[spread];
+    unpack<Kind, Offset>(w == 0 ? codes.x : w == 1 ? codes.y : w == 2 ? codes.z : codes.w, apart);
+#pragma unroll
+    for (int s = 0; s < spread / 2; ++s) {
+      pairs[w * spread + s] = ptx::permute(apart[2 * s], apart[2 * s + 1], 0x5410u);
+      pairs[w * spread + spread / 2 + s] = ptx::permute(apart[2 * s], apart[2 * s + 1], 0x7632u);
+    }
+  }
+}
+
 /// Are 16 bytes of codes all finite numbers?
 template <code_kind Kind>
 __device__ bool is_finite(const uint4& codes) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <kvilt/attention/gpu/prefill.cuh>
 #include <kvilt/attention/gpu/warp_attention.cuh>
 #include <kvilt/gpu/gpu.cuh>
 
@@ -41,6 +42,22 @@ __global__ void __launch_bounds__(32 * warp_bytes::of<typename Task::view_type>(
   extern __shared__ __align__(128) unsigned char memory[];
   if (!task.early) wait_for_earlier_kernels(), let_next_kernel_start();
   attend_block<Task, DimStep, Groups>(task, memory);
+}
+
+/// A block for each stretch of rows, the last first: in causal attention they see most.
+template <class Task, int DimStep>
+__global__ void __launch_bounds__(block_bytes::threads, 2) prefill_kernel(const __grid_constant__ Task task) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  constexpr int rows = block_bytes::of<typename Task::view_type>(DimStep).rows();
+  wait_for_earlier_kernels();
+  let_next_kernel_start();
+  const int first = int(gridDim.x - 1 - blockIdx.x) * rows;
+  for (int i = int(blockIdx.z); i < task.size; i += int(gridDim.z)) {
+    const step_item item = task.items[i];
+    if (task.work.shape.has(item.queries) || first >= item.queries * task.work.shape.group.value()) continue;
+    block_of_rows<Task, DimStep>(task, memory).run(item, int(blockIdx.y), first);
+    __syncthreads();
+  }
 }
 
 inline constexpr int merge_warps = 16;

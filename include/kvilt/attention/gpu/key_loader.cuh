@@ -129,7 +129,7 @@ class key_loader {
       if (s.seat.head >= shape.kv_heads) {
         s.seat.head = 0;
         do next_item(s);
-        while (item_of(s).queries == 0);
+        while (!shape.has(item_of(s).queries));
       }
     }
     s.seat.rows = unit_rows(shape, item_of(s).queries, s.seat.first_row);
