@@ -37,6 +37,7 @@ class partial_results {
 
  public:
   static constexpr int blocks = result_blocks<DimStep>(static_cast<const view_type*>(nullptr));
+  static constexpr int registers = 4 * Groups * blocks;  // of the values alone
 
   __device__ void clear() {
 #pragma unroll
