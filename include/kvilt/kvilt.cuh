@@ -5,6 +5,7 @@
 
 #include <kvilt/attention/attend.cuh>
 #include <kvilt/attention/block_attention.cuh>
+#include <kvilt/attention/column_mass.cuh>
 #include <kvilt/cache/append.cuh>
 #include <kvilt/cache/device_cache.cuh>
 #include <kvilt/cache/plan.cuh>

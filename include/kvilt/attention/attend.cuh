@@ -41,6 +41,14 @@ void check_segments(const View& view) {
     check_planes("values", seg.v, seg.planes.v_codes, seg.planes.v_params);
   });
 }
+/// The step is planned as for this view.
+template <class View>
+void check_plan(const View& view, const device_step& s) {
+  const work_shape shape = shape_of_work(view, device_limits::current(), s.q_heads, s.most_queries);
+  expects(shape.rows == s.work.shape.rows && shape.warps == s.work.shape.warps && shape.blocks == s.work.shape.blocks,
+          "the step is planned for ", s.work.shape.blocks, " blocks of ", s.work.shape.warps,
+          " warps; for this view on this device they would be ", shape.blocks, " and ", shape.warps);
+}
 template <class View, class Q, class Out>
 void check_attention(const View& view, const device_step& s, const rows<Q>& q, const rows<Out>& out, natural_lse lse) {
   check_queries(view, s, q);
@@ -52,10 +60,7 @@ void check_attention(const View& view, const device_step& s, const rows<Q>& q, c
   const idx need = pieces_bytes(s.work.shape, view.v_dim());
   expects(s.scratch != nullptr && idx(s.scratch_bytes) >= need, "the step's workspace leaves ", s.scratch_bytes,
           " bytes for partial results of ", view.v_dim(), " numbers; ", need, " are needed: see workspace_bytes");
-  const work_shape shape = shape_of_work(view, device_limits::current(), q.heads, s.most_queries);
-  expects(shape.rows == s.work.shape.rows && shape.warps == s.work.shape.warps && shape.blocks == s.work.shape.blocks,
-          "the step is planned for ", s.work.shape.blocks, " blocks of ", s.work.shape.warps,
-          " warps; for this view on this device they would be ", shape.blocks, " and ", shape.warps);
+  check_plan(view, s);
   check_segments(view);
 }
 /// RoPE and the scale of scores.
@@ -96,19 +101,19 @@ void launch_prefill(const gpu& exec, const Task& task, int most_queries) {
          dim3(block_bytes::threads), std::size_t(bytes.total()), true, task);
 }
 
-/// `body.operator()<step>()` for the dims that are known when compiled, or the step that those of run time fit.
+/// `body(step)`, a constant, for the step that the view's rows fit; 0 where dims are known when compiled.
 template <class View, class Body>
-void with_dim_step(const View& view, Body&& body) {
+void for_dim_step(const View& view, Body&& body) {
   if constexpr (fixed_dims(static_cast<const View*>(nullptr))) {
-    body.template operator()<0>();
+    body(std::integral_constant<int, 0>());
   } else {
     const int step = dim_step(view);
     if (step == dim_steps[0])
-      body.template operator()<dim_steps[0]>();
+      body(std::integral_constant<int, dim_steps[0]>());
     else if (step == dim_steps[1])
-      body.template operator()<dim_steps[1]>();
+      body(std::integral_constant<int, dim_steps[1]>());
     else
-      body.template operator()<dim_steps[2]>();
+      body(std::integral_constant<int, dim_steps[2]>());
   }
 }
 
@@ -140,10 +145,11 @@ void run_attention(const gpu& exec, const attention<Variant, Positions>& a, cons
       s.work,
       reinterpret_cast<float*>(s.scratch),
       exec.reads_early()};
-  detail::with_dim_step(view, [&]<int Step>() {
+  detail::for_dim_step(view, [&](auto step) {
     if constexpr (detail::taken_by_blocks<View>())
-      if (s.most_queries > 0 && !s.work.shape.has(s.most_queries)) detail::launch_prefill<Step>(exec, task, s.most_queries);
-    detail::launch_attention<Step>(exec, task);
+      if (s.most_queries > 0 && !s.work.shape.has(s.most_queries))
+        detail::launch_prefill<step.value>(exec, task, s.most_queries);
+    detail::launch_attention<step.value>(exec, task);
   });
   detail::launch(exec, detail::merge_kernel<std::remove_const_t<decltype(task)>>, dim3(unsigned(s.work.shape.blocks)),
                  dim3(32 * detail::merge_warps), 0, true, task);

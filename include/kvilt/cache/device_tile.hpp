@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kvilt/cache/device_step.hpp>
+#include <kvilt/cache/keys_view.hpp>
 #include <kvilt/cache/view.hpp>
 #include <kvilt/core/math.hpp>
 
@@ -81,7 +82,10 @@ struct device_tile {
   using k_format = typename Segment::k_format;
   using v_format = typename Segment::v_format;
   static constexpr bool k_codes = multiplied_as_codes<k_format>(), v_codes = multiplied_as_codes<v_format>();
-  static constexpr bool decoded = !k_codes || !v_codes;
+  static constexpr bool reads_values = !is_unread<v_format>;
+  static constexpr bool decoded = !k_codes || (reads_values && !v_codes);
+  /// Is a tile told which row of the segment it begins with? For what is decoded, and for sums by rows.
+  static constexpr bool numbered = decoded || !reads_values;
   static constexpr bool k_params = params_of_records<k_format>(), v_params = params_of_records<v_format>();
 
   KVILT_HD static constexpr int pitch(int dim, int bits) { return int(round_up(idx(dim) * bits / 8, 64)); }
@@ -95,9 +99,14 @@ struct device_tile {
     return !decoded && rows == 8 && work_shape::tokens * token_bytes(dims) <= 4096 ? 2 * work_shape::tokens
                                                                                    : work_shape::tokens;
   }
-  /// Warps of a block: more where codes are so narrow that arithmetic takes as long as memory.
+  /// Warps of a block: more where codes are so narrow that arithmetic takes as long as memory. NOTE: as many without
+  /// values as with them, since one plan is for both.
   KVILT_HD static constexpr int warps(int dims, int rows) {
-    return !decoded && rows == 8 && work_shape::tokens * token_bytes(dims) <= 2048 ? 12 : 8;
+    if constexpr (!reads_values)
+      return device_tile<segment<typename Segment::layout_type, typename Segment::retention_type, k_format,
+                                 typename v_format::format>>::warps(dims, rows);
+    else
+      return !decoded && rows == 8 && work_shape::tokens * token_bytes(dims) <= 2048 ? 12 : 8;
   }
   /// Bytes of codes, and of what is noted beside them: a label, positions, and params of K and V, 4 bytes each.
   KVILT_HD static constexpr int code_bytes(int dims, int rows) { return tokens(dims, rows) * token_bytes(dims); }
@@ -106,7 +115,8 @@ struct device_tile {
   }
   /// Bytes of the tiles into which rows are decoded.
   KVILT_HD static constexpr int decoded_bytes(int dims) {
-    return work_shape::tokens * ((k_codes ? 0 : 2 * k_pitch(dims)) + (v_codes ? 0 : 2 * v_pitch(dims)));
+    return work_shape::tokens *
+           ((k_codes ? 0 : 2 * k_pitch(dims)) + (v_codes || !reads_values ? 0 : 2 * v_pitch(dims)));
   }
   /// Floats of a row of queries or results.
   KVILT_HD static constexpr int row_stride(int dims) {

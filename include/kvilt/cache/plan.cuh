@@ -53,7 +53,9 @@ work_shape shape_of_work(const View& view, const device_limits& limits, int q_he
   const idx rows = idx(most_queries) * shape.group.value();
   shape.rows = rows <= 8 ? 8 : rows <= 16 || view.k_dim() > 128 || view.v_dim() > 128 ? 16 : work_shape::most_rows;
   shape.warps = warp_bytes::of<View>(dim_step(view), shape.rows).warps;
-  const int need = warp_budget<View>(dim_step(view), shape.rows);
+  // NOTE: without values more of a tile's keys may be on their way at once.
+  const int need = int(
+      larger(warp_budget<View>(dim_step(view), shape.rows), warp_budget<keys_view<View>>(dim_step(view), shape.rows)));
   while (shape.warps > 1 && shape.warps * need > limits.shared_bytes) shape.warps /= 2;
   expects(shape.warps * need <= limits.shared_bytes, "a warp needs ", need, " bytes of shared memory; the device has ",
           limits.shared_bytes);
@@ -93,6 +95,17 @@ struct step_places {
     split = take(shape.teams() * idx(sizeof(split_unit)));
     pieces = take(pieces_bytes(shape, v_dim));
   }
+
+  work_plan plan(unsigned char* base, const work_shape& shape) const {
+    work_plan p;
+    p.shape = shape;
+    p.line = reinterpret_cast<const idx*>(base + line);
+    p.steps = reinterpret_cast<const int*>(base + steps);
+    p.teams = reinterpret_cast<const team_share*>(base + teams);
+    p.splits = reinterpret_cast<const int*>(base + splits);
+    p.split = reinterpret_cast<const split_unit*>(base + split);
+    return p;
+  }
 };
 
 /// Lays a step out in a workspace in device memory. `items` is where its items are to be written.
@@ -112,12 +125,7 @@ device_step place_device_step(const View& view, int size, int q_heads, int most_
   s.size = size;
   s.most_queries = most_queries;
   s.q_heads = q_heads;
-  s.work.shape = shape;
-  s.work.line = reinterpret_cast<const idx*>(base + at.line);
-  s.work.steps = reinterpret_cast<const int*>(base + at.steps);
-  s.work.teams = reinterpret_cast<const team_share*>(base + at.teams);
-  s.work.splits = reinterpret_cast<const int*>(base + at.splits);
-  s.work.split = reinterpret_cast<const split_unit*>(base + at.split);
+  s.work = at.plan(base, shape);
   s.scratch = base + at.pieces;
   s.scratch_bytes = workspace.size() - skip - std::size_t(at.pieces);
   return s;

@@ -17,6 +17,10 @@ struct segment_list {
   KVILT_EITHER_SIDE
   template <class Body>
   KVILT_HD constexpr void each(Body&&) const {}
+  template <class Change, class Make, class... Changed>
+  constexpr auto changed(const Change&, const Make& make, const Changed&... all) const {
+    return make(all...);
+  }
 };
 // NOTE: a list of its own, since std::get is not callable on the device.
 template <class First, class... Rest>
@@ -32,6 +36,11 @@ struct segment_list<First, Rest...> {
   KVILT_HD constexpr void each(Body&& body) const {
     body(first);
     rest.each(body);
+  }
+  /// make(change(segment)...), where `before` are those of the segments before these.
+  template <class Change, class Make, class... Changed>
+  constexpr auto changed(const Change& change, const Make& make, const Changed&... before) const {
+    return rest.changed(change, make, before..., change(first));
   }
 };
 
@@ -71,6 +80,14 @@ class view<Space, First, Rest...> {
   template <class Body>
   KVILT_HD constexpr void each(Body&& body) const {
     segments_.each(body);
+  }
+
+  /// The view of what `change` makes of each segment.
+  template <class Change>
+  constexpr auto changed(const Change& change) const {
+    return segments_.changed(change, [this](const auto&... all) {
+      return view<Space, std::remove_cvref_t<decltype(all)>...>(kv_heads_, all...);
+    });
   }
 
  private:

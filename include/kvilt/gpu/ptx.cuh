@@ -84,6 +84,11 @@ __device__ inline void store_shared_16(u32 to, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
+/// Adds to a number in device memory, and waits for nothing. Subnormal numbers are 0.
+__device__ inline void add_to_global(float* to, float x) {
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
+}
+
 /// Four 8 x 8 matrices of 16-bit numbers, as they lie; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ inline void load_matrices(u32 (&m)[4], u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

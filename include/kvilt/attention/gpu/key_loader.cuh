@@ -49,7 +49,7 @@ class key_loader {
     if (i < seat_words + (ahead ? item_words : 0))
       reinterpret_cast<ptx::u32*>(i < seat_words ? own : own + sizeof(loader_state) - 4 * seat_words)[i] = from[i];
     __syncwarp();
-    if (i == 0) state_.segment = view_type::segments, state_.begun = false;
+    if (i == 0) state_.segment = view_type::segments, state_.begun = false, skip_rows(state_.seat, share.item);
     __syncwarp();
   }
 
@@ -133,8 +133,16 @@ class key_loader {
       }
     }
     s.seat.rows = unit_rows(shape, item_of(s).queries, s.seat.first_row);
+    skip_rows(s.seat, item_of(s));
     s.seat.step = 0;
     s.seat.end = min(s.seat.steps, s.left);
+  }
+  /// To the first row that the task asks for, where it does not ask for all.
+  __device__ void skip_rows(unit_seat& seat, const step_item& item) const {
+    if constexpr (requires { task_.first_row(item); }) {
+      seat.first_row = task_.first_row(item);
+      seat.rows = unit_rows(task_.work.shape, item.queries, seat.first_row);
+    }
   }
   __device__ void next_item(loader_state& s) {
     ++s.seat.item;
@@ -327,7 +335,7 @@ class key_loader {
     if (begins_ & tile_label::begins_unit) begin_unit(slot, waited);
     if (lane() == 0) {
       label.put(slot);
-      if constexpr (tile::decoded) ptx::store_shared_4(slot.notes + tile_label::row_at, ptx::u32(row_));
+      if constexpr (tile::numbered) ptx::store_shared_4(slot.notes + tile_label::row_at, ptx::u32(row_));
     }
     row_ += count;
   }

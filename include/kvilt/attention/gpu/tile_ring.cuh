@@ -18,7 +18,7 @@ struct tile_label {
   using u32 = ptx::u32;
   static constexpr u32 there = 1, begins_run = 2, begins_unit = 4;
   static constexpr int segment_shift = 8;
-  static constexpr int row_at = 44;  // the first token's row of the segment, for what is decoded
+  static constexpr int row_at = 44;  // the first token's row of the segment, where tiles are `numbered`
   static constexpr int positions_at = tile_label_bytes;
 
   u32 flags = 0;                 // what begins with the tile, and its segment
