@@ -20,19 +20,19 @@ if(NOT status EQUAL 0)
   message(FATAL_ERROR "does not compile:\n${output}")
 endif()
 
-# Sets <result> to the name of a kernel without _kernel; attention's is attend_<query rows>_rows, for its last template
-# argument counts groups of 8.
+# Sets <result> to the name of a kernel without _kernel; attention's is attend_<query rows>_rows, and column sums' alike, for
+# their last template argument counts groups of 8.
 function(name_of result symbol)
   if(NOT symbol MATCHES "[0-9]([a-z_]+)_kernel")
     message(FATAL_ERROR "${symbol} is not the name of a kernel")
   endif()
   set(name ${CMAKE_MATCH_1})
-  if(name STREQUAL "attend")
+  if(name MATCHES "^(attend|mass)$")
     if(NOT symbol MATCHES "Li[0-9]+ELi([0-9]+)EEEv")
       message(FATAL_ERROR "${symbol} does not end with its step and groups")
     endif()
     math(EXPR rows "8 * ${CMAKE_MATCH_1}")
-    set(name attend_${rows}_rows)
+    string(APPEND name _${rows}_rows)
   endif()
   set(${result} ${name} PARENT_SCOPE)
 endfunction()
