@@ -151,6 +151,13 @@ def of_gpu_peers(rows):
     return spread(rows, left, shape_name, time_and_share)
 
 
+def of_gpu_mass(rows):
+    def left(row):
+        return {"keys": name(row["format"]), "layout": row["layout"]}
+
+    return spread(rows, left, shape_name, time_and_share)
+
+
 def of_gpu_append(rows):
     def left(row):
         turned = " and RoPE" if row["rope"] == "1" else ""
@@ -202,6 +209,7 @@ KINDS = {
     "heads": of_heads,
     "gpu_decode": of_gpu_decode,
     "gpu_peers": of_gpu_peers,
+    "gpu_mass": of_gpu_mass,
     "gpu_append": of_gpu_append,
     "gpu_load": of_gpu_load,
     "gpu_plan": of_gpu_plan,

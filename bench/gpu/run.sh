@@ -9,7 +9,7 @@ set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 results=$root/bench/results
 commit=$(git -C "$root" rev-parse --short HEAD 2> /dev/null || echo unknown)
-verbs=(load decode prefill append plan step)
+verbs=(load decode prefill mass append plan step)
 options=()
 
 fail() {
