@@ -1,12 +1,9 @@
 #pragma once
 
-#include <kvilt/cache/budget.hpp>
 #include <kvilt/cache/device_step.hpp>
 #include <kvilt/cache/handles.hpp>
-#include <kvilt/cache/holding.hpp>
-#include <kvilt/cache/reorder.hpp>
+#include <kvilt/cache/row_ledger.hpp>
 #include <kvilt/cache/step.hpp>
-#include <kvilt/cache/text_table.hpp>
 
 #include <type_traits>
 #include <utility>
@@ -24,7 +21,9 @@ namespace detail {
 /// sequence, and the pages there are its own: a fork gets its own at once. Only a truncation goes back into a page that
 /// others have, so that the next `reserve` takes another one.
 template <class Policy, memory_space Space>
-class ledger {
+class ledger : public row_ledger<Policy, Space> {
+  using held = row_ledger<Policy, Space>;
+
  public:
   using step_type = std::conditional_t<Space == memory_space::device, device_step, step>;
   const budget& bytes() const { return plan_.bytes; }
@@ -52,7 +51,7 @@ class ledger {
   void close(sequence s) {
     const int row = find(s).row;
     check_idle("close");
-    clear(row);
+    held::clear(row);
     handles_.close(s);
   }
 
@@ -79,7 +78,7 @@ class ledger {
     e.written = larger(e.written, n.after);
     // NOTE: what the window does not show was not copied.
     if constexpr (slides) e.lost = larger(e.lost, first_seen(n.after, policy_.retention.width()));
-    release_left_of_window(find(s).row);
+    held::release_left_of_window(find(s).row);
   }
 
   /// Pages that `reserve` would take. Throws `invalid_argument` as it does.
@@ -89,7 +88,8 @@ class ledger {
     if (plan_.window_slots) return 0;
     expects(tokens <= plan_.max_length - e.length, "sequence ", s.slot, " has ", e.length, " tokens and reserves ",
             tokens, " more; the longest may have ", plan_.max_length);
-    return larger(pages_for(e.length + tokens) - e.pages, 0) + (tokens > 0 && goes_on_in_shared(find(s).row));
+    return larger(held::pages_for(e.length + tokens) - e.pages, 0) +
+           (tokens > 0 && held::goes_on_in_shared(find(s).row));
   }
 
   /// Forgets the tokens from `length` on and gives their pages back; where the sequence is to go on in a page that others
@@ -101,8 +101,7 @@ class ledger {
     if constexpr (Policy::tail > 0) e.body = larger(smaller(e.body, length), Policy::sinks);
     if (length <= Policy::sinks) e.written = length, e.lost = 0;
     pages_.cut_text(find(s).row, length);
-    // NOTE: what has left the tail stays in the body, also where a sequence of this length would have it in its tail.
-    give_pages(find(s).row, larger(pages_for(length), pages_of_rows(rows_of(e))));
+    held::give_spare_pages(find(s).row);
   }
 
   /// Ends the step: lengths grow by `accepted[i]` tokens each, or by all. Every layer must have appended what is
@@ -118,26 +117,19 @@ class ledger {
   void cancel() { idle_ = true; }
 
  protected:
-  static constexpr bool tabled = !fixed_layout<typename Policy::layout_type>;
-  static constexpr bool slides = Policy::retention_type::slides;
+  using held::policy_, held::shape_, held::plan_, held::pages_;
+  using held::tabled, held::slides;
   template <memory_space, class...>
   friend class kvilt::basic_cache_set;
   friend struct persistence;
 
   ledger(const Policy& policy, const arrangement<Policy>& plan, const cache_shape& shape, memory<Space> from)
-      : policy_(policy),
-        shape_(shape),
-        plan_(plan),
-        pages_(shape.sequences, plan_.bytes.table_width, tabled ? plan_.body.pages : 0,
-               shape.prefixes ? plan_.page_rows : 0, from),
-        handles_(shape.sequences),
-        entries_(std::size_t(shape.sequences)) {
-    begun_.reserve(entries_.size());
+      : held(policy, plan, shape, from), handles_(shape.sequences) {
+    begun_.reserve(std::size_t(shape.sequences));
   }
 
   bool moved_from() const { return handles_.moved_from(); }
   const page_id* table() const { return pages_.data(); }
-  idx first_body_slot() const { return plan_.body_sinks; }
 
   void check_reserve(sequence s, idx tokens) const {
     const idx missing = missing_pages(s, tokens);
@@ -148,9 +140,9 @@ class ledger {
   void take_room(sequence s, idx tokens) {
     if (plan_.window_slots) return;
     const int row = find(s).row;
-    entry& e = entries_[std::size_t(row)];
-    if (tokens > 0 && goes_on_in_shared(row)) pages_.replace(row, rows_of(e) / plan_.page_rows);
-    const idx end = larger(pages_for(e.length + tokens), e.pages);
+    entry& e = held::at(row);
+    if (tokens > 0 && held::goes_on_in_shared(row)) pages_.replace(row, held::kept_pages(row));
+    const idx end = larger(held::pages_for(e.length + tokens), e.pages);
     pages_.take(row, e.pages, end);
     e.pages = end;
   }
@@ -161,7 +153,8 @@ class ledger {
     expects(length >= 0 && length <= e.length, "sequence ", s.slot, " is truncated to ", length, "; it has ", e.length,
             " tokens");
     if constexpr (slides) {
-      const idx seen = larger(first_seen(length, policy_.retention.width()), Policy::sinks), oldest = oldest_of(e);
+      const idx seen = larger(first_seen(length, policy_.retention.width()), Policy::sinks),
+                oldest = held::oldest_of(e);
       expects(seen >= oldest || length <= Policy::sinks, "sequence ", s.slot, " is truncated to ", length,
               "; its window would show token ", seen, ", and those before ", oldest, " are gone");
     }
@@ -216,7 +209,7 @@ class ledger {
   void start(Step& s, const step_item* items, std::span<const sequence> sequences) {
     begun_.clear();
     for (std::size_t i = 0; i < sequences.size(); ++i) {
-      entry& e = entries_[std::size_t(items[i].sequence)];
+      entry& e = held::at(items[i].sequence);
       e.written = larger(e.written, items[i].n.after);
       begun_.push_back({items[i], sequences[i].slot});
     }
@@ -227,7 +220,7 @@ class ledger {
 
   void check_fork(sequence s) const {
     const int row = find(s).row;
-    const idx pages = pages_.own_pages(row, kept_pages(row), of(s).pages);
+    const idx pages = pages_.own_pages(row, held::kept_pages(row), of(s).pages);
     check_idle("fork");
     handles_.check_free();
     expects<out_of_pages>(pages <= pages_.free(), "sequence ", s.slot, " has ", pages, " pages to be forked; ",
@@ -236,8 +229,8 @@ class ledger {
   /// Opens a fork that has been checked.
   sequence_copy fork_to(sequence s, sequence& child) {
     child = open();
-    sequence_copy copy{find(s).row, find(child).row, there(of(s)), {}};
-    inherit(copy);
+    sequence_copy copy{find(s).row, find(child).row, held::there(find(s).row), {}};
+    held::inherit(copy);
     return copy;
   }
 
@@ -256,36 +249,29 @@ class ledger {
     }
     new_order order = order_of(rows, parents);
     typename text_table<Space>::emptying given(pages_);
-    for (const sequence_copy& c : order.copies) given.add(c.to, entries_[std::size_t(c.to)].pages);
+    for (const sequence_copy& c : order.copies) given.add(c.to, held::at(c.to).pages);
     idx missing = -given.freed();
     for (sequence_copy& c : order.copies) {
-      const entry& e = entries_[std::size_t(c.from)];
-      c.n = there(e);
-      missing += given.own_pages(c.from, kept_pages(c.from), e.pages);
+      c.n = held::there(c.from);
+      missing += given.own_pages(c.from, held::kept_pages(c.from), held::at(c.from).pages);
     }
     expects<out_of_pages>(missing <= pages_.free(), "a reorder of ", sequences.size(), " sequences needs ", missing,
                           " more pages; ", pages_.free(), " of ", pages_.total(), " are free");
     return order;
   }
   void apply(new_order& order, std::span<const sequence> sequences) {
-    for (const sequence_copy& c : order.copies) clear(c.to);
-    for (sequence_copy& c : order.copies) inherit(c);
+    for (const sequence_copy& c : order.copies) held::clear(c.to);
+    for (sequence_copy& c : order.copies) held::inherit(c);
     for (std::size_t i = 0; i < sequences.size(); ++i) find(sequences[i]).row = order.rows[i];
   }
 
-  Policy policy_;
-  cache_shape shape_;
-  arrangement<Policy> plan_;
-  text_table<Space> pages_;
   sequence_handles handles_;
 
   const handle& find(sequence s) const { return handles_.find(s); }
   handle& find(sequence s) { return handles_.find(s); }
-  const entry& of(sequence s) const { return entries_[std::size_t(find(s).row)]; }
-  entry& of(sequence s) { return entries_[std::size_t(find(s).row)]; }
+  const entry& of(sequence s) const { return held::at(find(s).row); }
+  entry& of(sequence s) { return held::at(find(s).row); }
   void check_idle(const char* verb) const { expects(idle_, verb, ": step ", serial_, " is begun and not committed"); }
-  /// Pages that no step writes any more.
-  idx kept_pages(int row) const { return tabled ? rows_of(entries_[std::size_t(row)]) / plan_.page_rows : 0; }
 
  private:
   void check_begin(sequence s, int tokens) {
@@ -301,94 +287,24 @@ class ledger {
     const entry& e = of(s);
     if (!plan_.window_slots)
       expects(e.length + tokens <= plan_.max_length &&
-                  larger(pages_for(e.length + tokens), pages_of_rows(in_body)) <= e.pages &&
-                  (tokens == 0 || !goes_on_in_shared(find(s).row)),
+                  larger(held::pages_for(e.length + tokens), held::pages_of_rows(in_body)) <= e.pages &&
+                  (tokens == 0 || !held::goes_on_in_shared(find(s).row)),
               "sequence ", s.slot, " has ", e.length, " tokens and appends ", tokens, "; that many are not reserved");
   }
 
   void grow(const step_item& item, int accepted) {
     // NOTE: nothing accepted is as good as cancelled: what may not have left the tail in every layer leaves it again.
     if (accepted == 0) return;
-    entry& e = entries_[std::size_t(item.sequence)];
+    entry& e = held::at(item.sequence);
     e.length = item.n.before + accepted;
     if constexpr (Policy::tail > 0) e.body = item.n.body_after;
     if constexpr (Policy::tail > 0 && slides) {
       const idx hidden = smaller(first_seen(item.n.before, policy_.retention.width()), item.n.body_after);
       if (item.n.body_before < hidden) e.lost = larger(e.lost, hidden);
     }
-    release_left_of_window(item.sequence);
+    held::release_left_of_window(item.sequence);
   }
 
-  /// Tokens after the sinks and before this one are gone.
-  idx oldest_of(const entry& e) const {
-    idx oldest = larger(Policy::sinks, e.lost);
-    if (plan_.window_slots) oldest = larger(oldest, e.written - plan_.window_slots);
-    if (tabled && e.pages_passed > ceil_div(first_body_slot(), plan_.page_rows))
-      oldest = larger(oldest, Policy::sinks + e.pages_passed * plan_.page_rows - first_body_slot());
-    return oldest;
-  }
-
-  /// Everything of a sequence that is there, as lengths: also what only a truncation would show again.
-  lengths there(const entry& e) const {
-    const idx body = Policy::tail > 0 ? e.body : e.length;
-    lengths n{e.length, e.length, body, body};
-    if constexpr (slides) n.before = oldest_of(e) - first_seen(0, policy_.retention.width());
-    return n;
-  }
-
-  /// Gives an empty row what another has, in lengths and in pages, and says which page is to be copied.
-  void inherit(sequence_copy& c) {
-    const entry& e = entries_[std::size_t(c.to)] = entries_[std::size_t(c.from)];
-    if constexpr (!tabled) return;
-    const idx kept = kept_pages(c.from);
-    pages_.name(c.from, kept);
-    pages_.share_text(c.from, c.to);
-    pages_.share(c.from, c.to, kept, e.pages);
-    if (kept < e.pages && rows_of(e) > kept * plan_.page_rows) c.page = pages_.copy_of(c.from, c.to, kept);
-  }
-
-  /// Rows that the body has of a sequence: steps write behind them.
-  idx rows_of(const entry& e) const {
-    if constexpr (Policy::tail == 0) return larger(e.length - Policy::exact_sinks, 0);
-    const bool in_sinks = Policy::exact_sinks == 0 && e.length < Policy::sinks;
-    return in_sinks ? e.length : e.body - Policy::exact_sinks;
-  }
-  /// NOTE: pages behind that one are always its own.
-  bool goes_on_in_shared(int row) const {
-    const idx next = kept_pages(row);
-    return tabled && next < entries_[std::size_t(row)].pages && pages_.shared(row, next);
-  }
-
-  /// Table entries that `length` tokens take.
-  idx pages_for(idx length) const { return pages_of_rows(plan_.body_rows(length)); }
-  idx pages_of_rows(idx rows) const { return tabled && rows > 0 ? ceil_div(rows, plan_.page_rows) : 0; }
-
-  /// Leaves a row with nothing; what has a name can be found still.
-  void clear(int row) {
-    pages_.name(row, kept_pages(row));
-    give_pages(row, 0);
-    pages_.end_text(row);
-  }
-  void give_pages(int row, idx from) {
-    entry& e = entries_[std::size_t(row)];
-    pages_.give(row, from, e.pages);
-    e.pages = smaller(e.pages, from);
-    e.pages_passed = smaller(e.pages_passed, e.pages);
-  }
-  /// Gives back pages that no later query sees.
-  void release_left_of_window(int row) {
-    if constexpr (slides && tabled) {
-      entry& e = entries_[std::size_t(row)];
-      const idx seen = first_seen(e.length, policy_.retention.width()) - Policy::sinks;  // among tokens after the sinks
-      const idx first_page = (first_body_slot() + larger(seen, 0)) / plan_.page_rows;
-      e.pages_passed = larger(e.pages_passed, ceil_div(first_body_slot(), plan_.page_rows));
-      const idx passed = smaller(first_page, e.pages);
-      pages_.give(row, e.pages_passed, passed);
-      e.pages_passed = larger(e.pages_passed, passed);
-    }
-  }
-
-  std::vector<entry> entries_;     // by row
   std::uint64_t serial_ = 0;       // of the step begun last
   std::uint64_t checks_ = 0;       // calls that check a batch
   std::vector<begun_item> begun_;  // its items: the workspace is the caller's

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <kvilt/cache/budget.hpp>
+#include <kvilt/cache/holding.hpp>
+#include <kvilt/cache/reorder.hpp>
+#include <kvilt/cache/text_table.hpp>
+
+#include <vector>
+
+namespace kvilt::inline KVILT_ABI::detail {
+
+/// What an owner knows of each row of its views' tables: which tokens are there, and on which pages. Whose row it is and
+/// what is asked of it is the `ledger`'s affair.
+template <class Policy, memory_space Space>
+class row_ledger {
+ protected:
+  static constexpr bool tabled = !fixed_layout<typename Policy::layout_type>;
+  static constexpr bool slides = Policy::retention_type::slides;
+
+  row_ledger(const Policy& policy, const arrangement<Policy>& plan, const cache_shape& shape, memory<Space> from)
+      : policy_(policy),
+        shape_(shape),
+        plan_(plan),
+        pages_(shape.sequences, plan_.bytes.table_width, tabled ? plan_.body.pages : 0,
+               shape.prefixes ? plan_.page_rows : 0, from),
+        entries_(std::size_t(shape.sequences)) {}
+
+  idx first_body_slot() const { return plan_.body_sinks; }
+  entry& at(int row) { return entries_[std::size_t(row)]; }
+  const entry& at(int row) const { return entries_[std::size_t(row)]; }
+
+  /// Rows that the body has of a sequence: steps write behind them.
+  idx rows_of(int row) const {
+    const entry& e = at(row);
+    if constexpr (Policy::tail == 0) return larger(e.length - Policy::exact_sinks, 0);
+    const bool in_sinks = Policy::exact_sinks == 0 && e.length < Policy::sinks;
+    return in_sinks ? e.length : e.body - Policy::exact_sinks;
+  }
+  /// Table entries that `length` tokens take.
+  idx pages_for(idx length) const { return pages_of_rows(plan_.body_rows(length)); }
+  idx pages_of_rows(idx rows) const { return tabled && rows > 0 ? ceil_div(rows, plan_.page_rows) : 0; }
+  /// Pages that no step writes any more.
+  idx kept_pages(int row) const { return tabled ? rows_of(row) / plan_.page_rows : 0; }
+  /// NOTE: pages behind that one are always its own.
+  bool goes_on_in_shared(int row) const {
+    const idx next = kept_pages(row);
+    return tabled && next < at(row).pages && pages_.shared(row, next);
+  }
+
+  /// Tokens after the sinks and before this one are gone.
+  idx oldest_of(const entry& e) const {
+    idx oldest = larger(Policy::sinks, e.lost);
+    if (plan_.window_slots) oldest = larger(oldest, e.written - plan_.window_slots);
+    if (tabled && e.pages_passed > ceil_div(first_body_slot(), plan_.page_rows))
+      oldest = larger(oldest, Policy::sinks + e.pages_passed * plan_.page_rows - first_body_slot());
+    return oldest;
+  }
+  /// Everything of a row that is there, as lengths: also what only a truncation would show again.
+  lengths there(int row) const {
+    const entry& e = at(row);
+    const idx body = Policy::tail > 0 ? e.body : e.length;
+    lengths n{e.length, e.length, body, body};
+    if constexpr (slides) n.before = oldest_of(e) - first_seen(0, policy_.retention.width());
+    return n;
+  }
+
+  /// Gives an empty row what another has, in lengths and in pages, and says which page is to be copied.
+  void inherit(sequence_copy& c) {
+    at(c.to) = at(c.from);
+    if constexpr (!tabled) return;
+    const idx kept = kept_pages(c.from), entries = at(c.from).pages;
+    pages_.name(c.from, kept);
+    pages_.share_text(c.from, c.to);
+    pages_.share(c.from, c.to, kept, entries);
+    if (kept < entries && rows_of(c.from) > kept * plan_.page_rows) c.page = pages_.copy_of(c.from, c.to, kept);
+  }
+  /// Leaves a row with nothing; what has a name can be found still.
+  void clear(int row) {
+    pages_.name(row, kept_pages(row));
+    give_pages(row, 0);
+    pages_.end_text(row);
+  }
+  void give_pages(int row, idx from) {
+    entry& e = at(row);
+    pages_.give(row, from, e.pages);
+    e.pages = smaller(e.pages, from);
+    e.pages_passed = smaller(e.pages_passed, e.pages);
+  }
+  /// Gives back the pages behind those that the row's tokens take.
+  void give_spare_pages(int row) {
+    // NOTE: what has left the tail stays in the body, also where a sequence of this length would have it in its tail.
+    give_pages(row, larger(pages_for(at(row).length), pages_of_rows(rows_of(row))));
+  }
+  /// Gives back pages that no later query sees.
+  void release_left_of_window(int row) {
+    if constexpr (slides && tabled) {
+      entry& e = at(row);
+      const idx seen = first_seen(e.length, policy_.retention.width()) - Policy::sinks;  // among tokens after the sinks
+      const idx first_page = (first_body_slot() + larger(seen, 0)) / plan_.page_rows;
+      e.pages_passed = larger(e.pages_passed, ceil_div(first_body_slot(), plan_.page_rows));
+      const idx passed = smaller(first_page, e.pages);
+      pages_.give(row, e.pages_passed, passed);
+      e.pages_passed = larger(e.pages_passed, passed);
+    }
+  }
+
+  Policy policy_;
+  cache_shape shape_;
+  arrangement<Policy> plan_;
+  text_table<Space> pages_;
+
+ private:
+  std::vector<entry> entries_;  // by row
+};
+
+}  // namespace kvilt::inline KVILT_ABI::detail
