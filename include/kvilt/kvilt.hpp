@@ -24,6 +24,7 @@
 #include <kvilt/cache/device_tile.hpp>
 #include <kvilt/cache/dispatch.hpp>
 #include <kvilt/cache/foreign.hpp>
+#include <kvilt/cache/keep.hpp>
 #include <kvilt/cache/keep_path.hpp>
 #include <kvilt/cache/policy.hpp>
 #include <kvilt/cache/scales.hpp>

@@ -34,9 +34,9 @@ const cache_shape shapes[] = {
     {.layers = 1, .kv_heads = 2, .sequences = 5, .tokens = 64, .max_length = 1},
 };
 
-/// Bytes of regions that end on a 256-byte line: six of them at most in a layer.
+/// Bytes of regions that end on a 256-byte line: seven of them at most in a layer.
 idx rounding(const cache_shape& s) {
-  return idx(s.layers) * 6 * 255;
+  return idx(s.layers) * 7 * 255;
 }
 
 template <class Policy>
@@ -64,6 +64,7 @@ void check(const Policy& p) {
     CHECK(planned.kv_bytes >= named);
     CHECK(planned.kv_bytes <= named + rounding(shape));
     CHECK(planned.table_bytes == idx(sizeof(page_id)) * shape.sequences * planned.table_width);
+    CHECK(planned.list_bytes == (evicts_tokens<typename Policy::retention_type> ? 8 * shape.sequences : 0));
   }
 }
 
@@ -139,6 +140,9 @@ TEST_CASE("budget: what is planned is what is allocated, to the byte", "[cache]"
   check(policy<paged<16>, q8<>, q8<>, window<20, 4>>(64));
   check(policy<paged<>, q4<>, q4<>, window<>, 2, 8>(64, window<>(33), paged<>(3)));
   check(policy<paged<16>, fp16<>, q8<>>(fp16<>(192), q8<>(128)));
+  check(policy<contiguous, fp16<>, fp16<>, listed>(64));
+  check(policy<paged<16>, rotated<q4<>>, rotated<q4<>>, listed, 4, 64>(128));
+  check(policy<paged<3>, q8<>, q4<>, listed, 0, 5>(72));
 }
 
 TEST_CASE("budget: every row has bytes of its own", "[cache]") {
@@ -173,6 +177,15 @@ TEST_CASE("budget: bytes of a token", "[cache]") {
   CHECK(plan_bytes(policy<contiguous, q4<128, 32>>(), shape).bytes_per_token == 32 * 8 * 2 * (64 + 16));
   // Codes of 40 and 20 bytes lie 48 and 32 bytes apart.
   CHECK(plan_bytes(policy<contiguous, q8<40>, q4<40>>(), shape).bytes_per_token == 32 * 8 * (48 + 2 + 32 + 4));
+}
+
+TEST_CASE("budget: where tokens are evicted a row has 4 bytes more, for its position", "[cache]") {
+  const cache_shape shape{.layers = 3, .kv_heads = 8, .sequences = 2, .tokens = 160};
+  const budget all = plan_bytes(policy<paged<16>, q4<128>>(), shape);
+  const budget some = plan_bytes(policy<paged<16>, q4<128>, q4<128>, listed>(), shape);
+  CHECK(some.bytes_per_token == all.bytes_per_token + 3 * 8 * 4);
+  CHECK(some.body_page_bytes == all.body_page_bytes + 16 * 8 * 4);
+  CHECK(some.bytes() == all.bytes() + 3 * 160 * 8 * 4 + 2 * 8);
 }
 
 TEST_CASE("budget: pages are whole, a sequence's and the pool's", "[cache]") {

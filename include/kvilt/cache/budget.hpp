@@ -17,36 +17,39 @@ struct cache_shape {
   int sequences = 1;   // open at one time
   idx tokens = 0;      // in all sequences together; a ring has room for its window whatever is given here
   idx max_length = 0;  // longest sequence; 0: `tokens` where pages are shared, `tokens / sequences` where they are not
+                       // (where tokens are evicted, those that stay count)
   int max_step = 1;    // most tokens that one step appends to one sequence where a window or a tail keeps room for them
   bool prefixes =
       false;  // full pages stay for prompts that begin alike: some 60 bytes a page and 4 a token of the host
 };
 
 /// Whether prompts can find what a cache of this policy holds. Not where a window gives pages back that a prompt would
-/// need, where 16-bit sinks lie beside the pages, and where there are no pages.
+/// need, or tokens are evicted, where 16-bit sinks lie beside the pages, and where there are no pages.
 template <class Policy>
-inline constexpr bool keeps_prefixes =
-    !fixed_layout<typename Policy::layout_type> && !Policy::retention_type::slides && Policy::exact_sinks == 0;
+inline constexpr bool keeps_prefixes = !fixed_layout<typename Policy::layout_type> && !Policy::retention_type::slides &&
+                                       !evicts_tokens<typename Policy::retention_type> && Policy::exact_sinks == 0;
 
 /// Bytes of one cache, exact: what the owner asks of its memory resource, to the byte.
 struct budget {
   idx body_pages = 0;            // pages of the body's pool, in all layers alike
-  idx body_page_bytes = 0;       // one page in one layer, both K and V, codes and params
+  idx body_page_bytes = 0;       // one page in one layer, both K and V, codes and params, and positions on record
   idx exact_sequence_bytes = 0;  // 16-bit sinks and tail of one sequence, all layers
-  idx kv_bytes = 0;              // K and V, codes and params, sinks and tail, padding included
+  idx kv_bytes = 0;              // K and V, codes, params and positions, sinks and tail, padding included
   idx table_bytes = 0;           // page tables
+  idx list_bytes = 0;            // how much of each sequence is listed, where tokens are evicted
   idx table_width = 0;           // pages a sequence may name; 0 where pages come by arithmetic
-  double bytes_per_token = 0;    // of the body, all layers: codes at their pitch, and params
+  double bytes_per_token = 0;    // of the body, all layers: codes at their pitch, params, positions on record
   idx bytes_per_sequence = 0;    // of a sequence of `max_length` tokens: whole pages, sinks and tail
 
-  idx bytes() const { return kv_bytes + table_bytes; }
+  idx bytes() const { return kv_bytes + table_bytes + list_bytes; }
 };
 
 namespace detail {
 
 /// Strides of one storage (body, sinks or tail) in one layer, for pages of `rows` rows.
 /// Codes and params lie in regions of their own, K and V of a head side by side. From 8 rows on a head's rows follow
-/// each other, on 128-byte lines; smaller pages are token-major, so that all heads of a token are read together.
+/// each other, on 128-byte lines; smaller pages are token-major, so that all heads of a token are read together. Behind
+/// them lie positions on record, where there are any.
 struct storage {
   static constexpr int head_major_rows = 8;
   static constexpr idx region_alignment = 256;
@@ -55,11 +58,23 @@ struct storage {
   idx codes_page = 0, codes_head = 0, codes_v = 0;  // strides, and where V lies in a head's share
   idx params_page = 0, params_head = 0, params_v = 0;
   idx k_record = 0, v_record = 0, k_params_record = 0, v_params_record = 0;
+  idx positions_page = 0, positions_head = 0;  // 0: none are on record
 
   // NOTE: as every size here, no more than a few times `most_bytes`, so that it is refused, not wrapped around.
   idx codes_bytes() const { return round_up(bytes_of(pages, codes_page), region_alignment); }
   idx params_bytes() const { return round_up(bytes_of(pages, params_page), region_alignment); }
-  idx layer_bytes() const { return codes_bytes() + params_bytes(); }
+  idx positions_bytes() const { return round_up(bytes_of(pages, positions_page), region_alignment); }
+  idx layer_bytes() const { return codes_bytes() + params_bytes() + positions_bytes(); }
+
+  /// Makes room for the position of every row.
+  void record_positions(int kv_heads, idx page_rows) {
+    positions_head = bytes_of(page_rows, sizeof(std::int32_t));
+    positions_page = bytes_of(kv_heads, positions_head);
+  }
+  plane positions(unsigned char* base) const {
+    if (pages == 0) return {};
+    return {base + codes_bytes() + params_bytes(), positions_page, positions_head, sizeof(std::int32_t)};
+  }
 
   geometry at(unsigned char* base) const {
     // NOTE: where there are no pages there may be no memory, and nothing is a distance from none.
@@ -77,6 +92,9 @@ struct storage {
     unsigned char* const params = base + codes_bytes();
     if (params_page > 0)
       std::memcpy(params + c.to * params_page, params + c.from * params_page, std::size_t(params_page));
+    unsigned char* const positions = params + params_bytes();
+    if (positions_page > 0)
+      std::memcpy(positions + c.to * positions_page, positions + c.from * positions_page, std::size_t(positions_page));
   }
 };
 
@@ -116,6 +134,8 @@ storage make_storage(K k, V v, int kv_heads, idx pages, idx page_rows) {
 /// planned is what is allocated.
 template <class Policy>
 struct arrangement {
+  static constexpr bool evicts = evicts_tokens<typename Policy::retention_type>;
+
   layout_request request;
   idx max_length = 0;
   idx window_slots = 0;  // slots a sliding body reuses in turn; 0: none
@@ -150,6 +170,10 @@ struct arrangement {
       pages = p.layout.pages(request);
     }
     body = make_storage(p.k, p.v, s.kv_heads, pages, page_rows);
+    if constexpr (evicts) {
+      body.record_positions(s.kv_heads, page_rows);
+      bytes.list_bytes = bytes_of(s.sequences, sizeof(listed_rows));
+    }
     if constexpr (Policy::exact_sinks > 0)
       sinks = make_storage(p.k_exact(), p.v_exact(), s.kv_heads, s.sequences, Policy::exact_sinks);
     if constexpr (Policy::tail > 0) {
@@ -186,7 +210,7 @@ struct arrangement {
             s.max_length, "; both must be below 2^31");
     expects(s.max_step >= 1, "max_step is ", s.max_step, "; at least 1 is needed");
     expects(!s.prefixes || keeps_prefixes<Policy>,
-            "prefixes are to be kept; a policy with pages, without a window and without 16-bit sinks is needed");
+            "prefixes are to be kept; a policy with pages, without a window, eviction or 16-bit sinks is needed");
     check_format_dim("K", p.k);
     check_format_dim("V", p.v);
     if constexpr (Policy::retention_type::slides)
@@ -194,11 +218,12 @@ struct arrangement {
   }
   void count(const Policy& p, const cache_shape& s, idx pages) {
     bytes.body_pages = pages;
-    bytes.body_page_bytes = body.codes_page + body.params_page;
+    bytes.body_page_bytes = body.codes_page + body.params_page + body.positions_page;
     bytes.kv_bytes = bytes_of(s.layers, layer_bytes());
     bytes.exact_sequence_bytes =
         bytes_of(s.layers, sinks.codes_page + sinks.params_page + tail.codes_page + tail.params_page);
-    bytes.bytes_per_token = double(s.layers) * s.kv_heads * (row_bytes(p.k) + row_bytes(p.v));
+    bytes.bytes_per_token =
+        double(s.layers) * s.kv_heads * (row_bytes(p.k) + row_bytes(p.v) + (evicts ? sizeof(std::int32_t) : 0));
     idx live = ceil_div(request.slots, page_rows);
     // NOTE: where a window gives pages back, one more page than the window fills may be live, and the sinks' pages.
     if constexpr (Policy::retention_type::slides && !fixed_layout<typename Policy::layout_type>)

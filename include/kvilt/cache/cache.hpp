@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kvilt/cache/copy.hpp>
+#include <kvilt/cache/keep.hpp>
 #include <kvilt/cache/prefixes.hpp>
 #include <kvilt/cache/scales.hpp>
 
@@ -29,6 +30,7 @@ class cache : public detail::prefix_ledger<Policy, Space> {
   using policy_type = Policy;
   using view_type = view_of<Space, Policy>;
   static constexpr bool on_device = Space == memory_space::device;
+  static_assert(!on_device || !counts::evicts, "kvilt: tokens are evicted from caches in host memory");
   using step_type = typename counts::step_type;  // `step`, or `device_step`
   static constexpr bool has_static_scales =
       has_static_scale<typename Policy::k_format> || has_static_scale<typename Policy::v_format>;
@@ -51,6 +53,47 @@ class cache : public detail::prefix_ledger<Policy, Space> {
     if (counts::missing_pages(s, tokens) > counts::free_pages()) return false;
     make_room(s, tokens);
     return true;
+  }
+
+  /// Keeps of a sequence the rows that are listed, and forgets the others: by how much attention they were given, say
+  /// (evict/). places: [layers][kv heads][n], ascending; a row's place is how many rows of its head come before it, as
+  /// `column_mass` numbers them, and all of `evictable` that are not listed go. Rows move up byte for byte, and pages that
+  /// none is left on are given back, as is what was reserved. A row stays at the position that it has in the text, and
+  /// the next token comes after the last there was. Other sequences with the same pages keep theirs: where these would be
+  /// written this one gets copies. Throws `out_of_pages` where there are none for that, or `invalid_argument`, also where
+  /// heads are to keep different numbers of rows (layers may, in groups of their own: `cache_set`), and nothing has
+  /// changed.
+  void keep(const host& exec, sequence s, std::span<const int> places) requires(counts::evicts) {
+    counts::check_idle("keep");
+    const int row = counts::row(s), heads = shape_.kv_heads;
+    const position_range body = evictable(s);
+    const detail::kept_places kept{places, idx(shape_.layers) * heads, counts::kept(s), body};
+    detail::check_places(s.slot, heads, kept);
+    const listed_rows had = counts::lists()[row];
+    const detail::eviction e(kept, had);
+    // NOTE: the pages that a 16-bit tail goes to next stay reserved, so they are to be its own as well.
+    const idx end = larger(e.rows, plan_.body_rows(kept.count())), shared = counts::shared_pages(row, e.unmoved, end);
+    detail::expects<out_of_pages>(shared <= pages_.free(), "sequence ", s.slot, " moves rows on ", shared,
+                                  " pages that others have too; ", pages_.free(), " of ", pages_.total(), " are free");
+    counts::own_pages(row, e.unmoved, end);
+    copy_owed();
+    exec.for_each(kept.lists, [&](idx list, int) {
+      view(int(list / heads)).each([&](const auto& seg) { e.compact(seg, kept, row, int(list % heads), list); });
+    });
+    counts::lists()[row] = e.listed;
+    counts::give_spare_pages(row);
+  }
+  /// The places of the rows that `keep` may leave out: those that are not in 16 bit.
+  position_range evictable(sequence s) const {
+    const idx sinks = smaller(Policy::sinks, counts::length(s));
+    return {sinks, sinks + counts::rows_of(counts::row(s))};
+  }
+  /// As every owner truncates. Throws where a token to be forgotten is among those from which others were evicted, and
+  /// heads have kept different numbers of those before it.
+  void truncate(sequence s, idx length) {
+    check_truncate(s, length);
+    if constexpr (counts::evicts) counts::lists()[counts::row(s)] = listed_before(s, length);
+    counts::truncate(s, length);
   }
 
   /// A new sequence that is as `s` is: its tokens, and as much room as it has. Neither sees what the other appends. Both
@@ -106,11 +149,7 @@ class cache : public detail::prefix_ledger<Policy, Space> {
   view_type view(int layer) const {
     check_layer(layer);
     unsigned char* base = data_.data() + layer * plan_.layer_bytes();
-    using rule = typename Policy::retention_type;
-    const typename Policy::body_segment body{
-        bound(),
-        interval<part::body, rule>(policy_.retention, Policy::sinks, {counts::first_body_slot(), plan_.window_slots}),
-        policy_.k, policy_.v, body_planes(layer, base)};
+    const typename Policy::body_segment body{bound(), body_rule(base), policy_.k, policy_.v, body_planes(layer, base)};
     unsigned char* exact = base + plan_.body.layer_bytes();
     if constexpr (Policy::sinks > 0 && Policy::tail > 0)
       return view_type(shape_.kv_heads, sinks(body.planes, exact), body, tail(exact + plan_.sinks.layer_bytes()));
@@ -212,10 +251,37 @@ class cache : public detail::prefix_ledger<Policy, Space> {
     counts::take_room(s, tokens);
     if constexpr (counts::tabled && !on_device) {
       // NOTE: at once, also if that takes a while: rows are read and written through views without a step, by `copy_rows`.
-      for (const detail::copied_page& c : pages_.owed())
-        for (int layer = 0; layer < shape_.layers; ++layer) copy_page(c, layer);
-      pages_.settled();
+      copy_owed();
     }
+  }
+  void copy_owed() {
+    for (const detail::copied_page& c : pages_.owed())
+      for (int layer = 0; layer < shape_.layers; ++layer) copy_page(c, layer);
+    pages_.settled();
+  }
+  void check_truncate(sequence s, idx length) const {
+    counts::check_truncate(s, length);
+    if constexpr (counts::evicts) listed_before(s, length);
+  }
+  /// What is listed of a sequence that ends at `length`.
+  listed_rows listed_before(sequence s, idx length) const {
+    const int row = counts::row(s);
+    const listed_rows now = counts::lists()[row];
+    const idx listed_end = Policy::sinks + now.count + now.evicted;
+    if (length >= listed_end) return now;
+    idx rows = -1;
+    for (int layer = 0; layer < shape_.layers; ++layer)
+      for (int head = 0; head < shape_.kv_heads; ++head)
+        view(layer).each([&](const auto& seg) {
+          if constexpr (requires { seg.retention.rows_before(row, head, length); }) {
+            const idx here = seg.retention.rows_before(row, head, length);
+            rows = rows < 0 ? here : rows;
+            detail::expects(here == rows, "sequence ", s.slot, " is truncated to ", length,
+                            "; of the tokens before it ", here, " are kept in head ", head, " of layer ", layer,
+                            " and ", rows, " in the first: it can be cut to ", listed_end, " or more");
+          }
+        });
+    return {std::int32_t(rows), std::int32_t(larger(length - Policy::sinks, 0) - rows)};
   }
   void check_workspace(const host& exec, const step& s) const {
     detail::check_scratch(exec, s, policy_.k.dim(), policy_.v.dim());
@@ -283,6 +349,13 @@ class cache : public detail::prefix_ledger<Policy, Space> {
       return policy_.layout.bind(counts::table(), plan_.bytes.table_width);
     else
       return policy_.layout.bind(plan_.request);
+  }
+  auto body_rule(unsigned char* base) const {
+    if constexpr (counts::evicts)
+      return listed_body(bound(), counts::lists(), plan_.body.positions(base), Policy::sinks);
+    else
+      return interval<part::body, typename Policy::retention_type>(policy_.retention, Policy::sinks,
+                                                                   {counts::first_body_slot(), plan_.window_slots});
   }
   geometry body_planes(int layer, unsigned char* base) const {
     const geometry planes = plan_.body.at(base);

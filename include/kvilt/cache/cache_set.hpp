@@ -119,6 +119,12 @@ class basic_cache_set {
     each([&](auto& c, int) { c.truncate(s, length); });
   }
 
+  /// Evicts tokens from the layers of one group, as `cache::keep` has it: groups may keep different numbers of rows.
+  template <int Group>
+  void keep(const host& exec, sequence s, std::span<const int> places) {
+    detail::in_group(Group, [&] { std::get<std::size_t(Group)>(caches_).keep(exec, s, places); });
+  }
+
   /// The static scales of a group's own layer, as `cache::set_scales` has them.
   template <int Group>
   void set_scales(int layer_in_group, std::span<const float> k, std::span<const float> v) {

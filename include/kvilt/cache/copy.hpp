@@ -51,6 +51,7 @@ void copy_sequence(const View& view, lengths n, int from, int to, int head) {
       copy_run(seg.planes.v_params, at, as, head, run, v_rows, seg.v.param_bytes());
       i += run;
     }
+    if constexpr (requires { seg.retention.copy_record(from, to, head); }) seg.retention.copy_record(from, to, head);
   });
 }
 

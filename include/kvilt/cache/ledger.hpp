@@ -28,7 +28,7 @@ class ledger : public row_ledger<Policy, Space> {
   using step_type = std::conditional_t<Space == memory_space::device, device_step, step>;
   const budget& bytes() const { return plan_.bytes; }
   const cache_shape& shape() const { return shape_; }
-  /// The longest that a sequence may get; a ring has no end.
+  /// The most tokens that a sequence may have at one time; a ring has no end.
   idx max_length() const { return plan_.window_slots ? no_end : plan_.max_length; }
 
   int free_sequences() const { return handles_.free(); }
@@ -55,8 +55,10 @@ class ledger : public row_ledger<Policy, Space> {
     handles_.close(s);
   }
 
-  /// Committed tokens.
+  /// Committed tokens, those among them that were evicted.
   idx length(sequence s) const { return of(s).length; }
+  /// Those that `keep` has left, as many in every layer and KV head.
+  idx kept(sequence s) const { return held::live(find(s).row); }
   /// Its number in the views' tables, `step_item::sequence`; until the next reorder.
   int row(sequence s) const { return find(s).row; }
 
@@ -86,10 +88,13 @@ class ledger : public row_ledger<Policy, Space> {
     const entry& e = of(s);
     expects(tokens >= 0, "sequence ", s.slot, " reserves ", tokens, " tokens");
     if (plan_.window_slots) return 0;
-    expects(tokens <= plan_.max_length - e.length, "sequence ", s.slot, " has ", e.length, " tokens and reserves ",
-            tokens, " more; the longest may have ", plan_.max_length);
-    return larger(held::pages_for(e.length + tokens) - e.pages, 0) +
-           (tokens > 0 && held::goes_on_in_shared(find(s).row));
+    const idx live = held::live(find(s).row);
+    expects(tokens <= plan_.max_length - live, "sequence ", s.slot, " has ", live, " tokens and reserves ", tokens,
+            " more; the longest may have ", plan_.max_length);
+    if constexpr (held::evicts)
+      expects(tokens < (idx(1) << 31) - e.length, "sequence ", s.slot, " has had ", e.length, " tokens and reserves ",
+              tokens, " more; positions below 2^31 are supported");
+    return larger(held::pages_for(live + tokens) - e.pages, 0) + (tokens > 0 && held::goes_on_in_shared(find(s).row));
   }
 
   /// Forgets the tokens from `length` on and gives their pages back; where the sequence is to go on in a page that others
@@ -118,7 +123,7 @@ class ledger : public row_ledger<Policy, Space> {
 
  protected:
   using held::policy_, held::shape_, held::plan_, held::pages_;
-  using held::tabled, held::slides;
+  using held::tabled, held::slides, held::evicts;
   template <memory_space, class...>
   friend class kvilt::basic_cache_set;
   friend struct persistence;
@@ -142,7 +147,7 @@ class ledger : public row_ledger<Policy, Space> {
     const int row = find(s).row;
     entry& e = held::at(row);
     if (tokens > 0 && held::goes_on_in_shared(row)) pages_.replace(row, held::kept_pages(row));
-    const idx end = larger(held::pages_for(e.length + tokens), e.pages);
+    const idx end = larger(held::pages_for(held::live(row) + tokens), e.pages);
     pages_.take(row, e.pages, end);
     e.pages = end;
   }
@@ -169,7 +174,7 @@ class ledger : public row_ledger<Policy, Space> {
     expects(n.after >= e.length && n.after < no_end && (Policy::tail == 0 || e.length == 0), "sequence ", s.slot,
             " of ", e.length, " tokens is to hold ", n.after, " by copy; ",
             Policy::tail ? "behind a tail it must be empty" : "no fewer");
-    check_room(s, n.after - e.length, n.body_after - Policy::exact_sinks);
+    check_room(s, n.after - e.length, n.body_after - Policy::exact_sinks - (e.length - kept(s)));
   }
 
   void check_commit(const step_type& s, std::span<const int> accepted) const {
@@ -284,12 +289,12 @@ class ledger : public row_ledger<Policy, Space> {
   }
   /// Room for `tokens` more, and for the first `in_body` rows of the body.
   void check_room(sequence s, idx tokens, idx in_body) const {
-    const entry& e = of(s);
+    const idx before = kept(s), after = before + tokens;
     if (!plan_.window_slots)
-      expects(e.length + tokens <= plan_.max_length &&
-                  larger(held::pages_for(e.length + tokens), held::pages_of_rows(in_body)) <= e.pages &&
+      expects(after <= plan_.max_length &&
+                  larger(held::pages_for(after), held::pages_of_rows(in_body)) <= of(s).pages &&
                   (tokens == 0 || !held::goes_on_in_shared(find(s).row)),
-              "sequence ", s.slot, " has ", e.length, " tokens and appends ", tokens, "; that many are not reserved");
+              "sequence ", s.slot, " has ", before, " tokens and appends ", tokens, "; that many are not reserved");
   }
 
   void grow(const step_item& item, int accepted) {

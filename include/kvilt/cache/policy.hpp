@@ -1,5 +1,6 @@
 #pragma once
 
+#include <kvilt/cache/listed.hpp>
 #include <kvilt/cache/view.hpp>
 #include <kvilt/core/error.hpp>
 #include <kvilt/format/floating.hpp>
@@ -36,6 +37,16 @@ struct exact_values<V, ExactK, Exact> {
   using type = typename V::template of_keys<ExactK>;
 };
 
+/// The rule of the body's rows.
+template <class Layout, class Retention>
+struct body_rule {
+  using type = interval<part::body, Retention>;
+};
+template <class Layout>
+struct body_rule<Layout, listed> {
+  using type = listed_body<Layout>;
+};
+
 }  // namespace detail
 
 /// The name of a way to keep K and V: a layout, a format for each of K and V, which tokens stay, how many of the first
@@ -52,6 +63,8 @@ struct policy {
   static_assert(Sinks == 0 || Retention::sinks() == 0 || Retention::sinks() == Sinks,
                 "kvilt: a window's sinks and the 16-bit sinks are the same tokens: give the same count or none");
   static_assert(!Retention::slides || (K::rows == 1 && V::rows == 1), "kvilt: a window takes token formats only");
+  static_assert(!evicts_tokens<Retention> || (K::rows == 1 && V::rows == 1),
+                "kvilt: tokens are evicted from token formats only: of a tile none can go by itself");
   static_assert(Tail > 0 || (K::rows == 1 && V::rows == 1),
                 "kvilt: a tile format needs a 16-bit tail in which its next tile gathers");
 
@@ -68,7 +81,7 @@ struct policy {
   /// Tokens of one tile: the body grows by this many at a time.
   static constexpr int tile = K::rows > V::rows ? K::rows : V::rows;
 
-  using body_segment = segment<Layout, interval<part::body, Retention>, K, V>;
+  using body_segment = segment<Layout, typename detail::body_rule<Layout, Retention>::type, K, V>;
   using sinks_segment =
       std::conditional_t<(Sinks > 0), segment<contiguous, interval<part::sinks, Retention>, exact_k, exact_v>,
                          segment<Layout, interval<part::sinks, Retention>, K, V>>;

@@ -33,6 +33,7 @@ struct kept_row {
 ///                                      every key from this position on is seen: `sees` need not be asked
 ///   `idx in_cache(idx q_position) const`
 ///                                      the query's position when keys are numbered by their place in the cache
+///   `static constexpr bool has_gaps`   rows that follow on each other may be far from each other in the text
 template <class R>
 concept kv_retention = std::is_trivially_copyable_v<R> && requires(const R r, lengths n, int i, idx j) {
   { R::ordered } -> std::convertible_to<bool>;

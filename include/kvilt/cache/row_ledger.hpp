@@ -5,6 +5,7 @@
 #include <kvilt/cache/reorder.hpp>
 #include <kvilt/cache/text_table.hpp>
 
+#include <algorithm>
 #include <vector>
 
 namespace kvilt::inline KVILT_ABI::detail {
@@ -16,6 +17,7 @@ class row_ledger {
  protected:
   static constexpr bool tabled = !fixed_layout<typename Policy::layout_type>;
   static constexpr bool slides = Policy::retention_type::slides;
+  static constexpr bool evicts = evicts_tokens<typename Policy::retention_type>;
 
   row_ledger(const Policy& policy, const arrangement<Policy>& plan, const cache_shape& shape, memory<Space> from)
       : policy_(policy),
@@ -23,21 +25,29 @@ class row_ledger {
         plan_(plan),
         pages_(shape.sequences, plan_.bytes.table_width, tabled ? plan_.body.pages : 0,
                shape.prefixes ? plan_.page_rows : 0, from),
-        entries_(std::size_t(shape.sequences)) {}
+        entries_(std::size_t(shape.sequences)),
+        lists_(from, std::size_t(plan_.bytes.list_bytes)) {
+    if constexpr (evicts) std::fill_n(lists(), shape.sequences, listed_rows{});
+  }
 
   idx first_body_slot() const { return plan_.body_sinks; }
   entry& at(int row) { return entries_[std::size_t(row)]; }
   const entry& at(int row) const { return entries_[std::size_t(row)]; }
 
+  /// What of each row is listed, where tokens are evicted.
+  listed_rows* lists() const { return reinterpret_cast<listed_rows*>(lists_.data()); }
+  /// Tokens of a row that are there.
+  idx live(int row) const { return at(row).length - evicted(row); }
+
   /// Rows that the body has of a sequence: steps write behind them.
   idx rows_of(int row) const {
     const entry& e = at(row);
-    if constexpr (Policy::tail == 0) return larger(e.length - Policy::exact_sinks, 0);
+    if constexpr (Policy::tail == 0) return larger(e.length - Policy::exact_sinks - evicted(row), 0);
     const bool in_sinks = Policy::exact_sinks == 0 && e.length < Policy::sinks;
-    return in_sinks ? e.length : e.body - Policy::exact_sinks;
+    return in_sinks ? e.length : e.body - Policy::exact_sinks - evicted(row);
   }
-  /// Table entries that `length` tokens take.
-  idx pages_for(idx length) const { return pages_of_rows(plan_.body_rows(length)); }
+  /// Table entries that `tokens` tokens take.
+  idx pages_for(idx tokens) const { return pages_of_rows(plan_.body_rows(tokens)); }
   idx pages_of_rows(idx rows) const { return tabled && rows > 0 ? ceil_div(rows, plan_.page_rows) : 0; }
   /// Pages that no step writes any more.
   idx kept_pages(int row) const { return tabled ? rows_of(row) / plan_.page_rows : 0; }
@@ -67,6 +77,7 @@ class row_ledger {
   /// Gives an empty row what another has, in lengths and in pages, and says which page is to be copied.
   void inherit(sequence_copy& c) {
     at(c.to) = at(c.from);
+    if constexpr (evicts) lists()[c.to] = lists()[c.from];
     if constexpr (!tabled) return;
     const idx kept = kept_pages(c.from), entries = at(c.from).pages;
     pages_.name(c.from, kept);
@@ -79,6 +90,7 @@ class row_ledger {
     pages_.name(row, kept_pages(row));
     give_pages(row, 0);
     pages_.end_text(row);
+    if constexpr (evicts) lists()[row] = {};
   }
   void give_pages(int row, idx from) {
     entry& e = at(row);
@@ -89,7 +101,19 @@ class row_ledger {
   /// Gives back the pages behind those that the row's tokens take.
   void give_spare_pages(int row) {
     // NOTE: what has left the tail stays in the body, also where a sequence of this length would have it in its tail.
-    give_pages(row, larger(pages_for(at(row).length), pages_of_rows(rows_of(row))));
+    give_pages(row, larger(pages_for(live(row)), pages_of_rows(rows_of(row))));
+  }
+  /// Pages with any of the body's rows [first, last) that others have too.
+  idx shared_pages(int row, idx first, idx last) const {
+    idx pages = 0;
+    each_page(first, last, [&](idx entry) { pages += pages_.shared(row, entry); });
+    return pages;
+  }
+  /// Gives a row copies of these; they are owed, and the pages are there.
+  void own_pages(int row, idx first, idx last) {
+    each_page(first, last, [&](idx entry) {
+      if (pages_.shared(row, entry)) pages_.replace(row, entry);
+    });
   }
   /// Gives back pages that no later query sees.
   void release_left_of_window(int row) {
@@ -110,7 +134,21 @@ class row_ledger {
   text_table<Space> pages_;
 
  private:
+  idx evicted(int row) const {
+    if constexpr (evicts)
+      return lists()[row].evicted;
+    else
+      return 0;
+  }
+  /// `body(entry)` for each page with any of the body's rows [first, last).
+  template <class Body>
+  void each_page(idx first, idx last, Body&& body) const {
+    for (idx entry = first / plan_.page_rows; tabled && first < last && entry < pages_of_rows(last); ++entry)
+      body(entry);
+  }
+
   std::vector<entry> entries_;  // by row
+  buffer<Space> lists_;
 };
 
 }  // namespace kvilt::inline KVILT_ABI::detail

@@ -12,6 +12,14 @@ class view;
 
 namespace detail {
 
+template <class Retention>
+consteval bool leaves_gaps() {
+  if constexpr (requires { Retention::has_gaps; })
+    return Retention::has_gaps;
+  else
+    return false;
+}
+
 template <class... Segments>
 struct segment_list {
   KVILT_EITHER_SIDE
@@ -61,6 +69,9 @@ class view<Space, First, Rest...> {
   static constexpr int segments = 1 + sizeof...(Rest);
   /// Rows come in the order of their positions.
   static constexpr bool ordered = (First::retention_type::ordered && ... && Rest::retention_type::ordered);
+  /// Rows that follow on each other may be far from each other in the text.
+  static constexpr bool has_gaps = (detail::leaves_gaps<typename First::retention_type>() || ... ||
+                                    detail::leaves_gaps<typename Rest::retention_type>());
   using k_rotation = rotation_of<typename First::k_format>;
   using v_rotation = rotation_of<typename First::v_format>;
   /// V is a part of K's records (`prefix`): nobody gives or writes it.

@@ -39,6 +39,7 @@ struct persistence {
           for (const int n : {layer, share.group, share.layer, share.heads.first, share.heads.count})
             d.shares.push_back(std::uint32_t(n));
     each(owner, [&](const auto& c, int) {
+      static_assert(!std::remove_cvref_t<decltype(c)>::evicts, "kvilt: what is left of an evicted text is not saved");
       d.groups.push_back({policy_identity(c.policy_), std::uint32_t(c.shape_.layers), std::uint32_t(c.shape_.kv_heads),
                           0, scales_of(c)});
     });

@@ -26,8 +26,9 @@ bool sees_all(const Retention& retention, idx q_position, position_range range) 
 /// Attention of up to `host_tile::rows` query rows of one sequence and KV head; `Tile` says what becomes of the scores.
 ///
 /// Keys stream through tiles of `host_tile::tokens` rows. A token's place in the tiles is its position, across runs,
-/// pages and segments, and states are added up at every `host_tile::leaf` positions, so that a query's bits depend
-/// neither on where rows lie, nor on which other queries share the block, nor on how the work was shared out.
+/// pages and segments (where tokens between others are gone, the number of its row, so that tiles are full), and states
+/// are added up at every `host_tile::leaf` positions, so that a query's bits depend neither on where rows lie, nor on
+/// which other queries share the block, nor on how the work was shared out.
 template <class View, class Variant, class Positions, class Tile = tile_softmax>
 class host_block {
  public:
@@ -120,6 +121,7 @@ class host_block {
 
  private:
   static constexpr bool turns_keys = std::is_same_v<Positions, rope_on_read>;
+  static constexpr bool has_gaps = View::has_gaps;
 
   /// How a segment's keys reach the kernels; those that turn on the way are decoded.
   template <class Segment>
@@ -205,8 +207,9 @@ class host_block {
       const kept_row kept = seg.retention.at(item_.n, item_.sequence, head_, i);
       if (ordered && kept.position >= span.last) break;
       const place p = seg.layout.locate(item_.sequence, head_, kept.slot);
-      const idx tile = ordered ? kept.position / host_tile::tokens : 0;
-      const int first = ordered ? int(kept.position % host_tile::tokens) : tile_.filled();
+      const idx number = has_gaps ? rows_before_ + i : kept.position;
+      const idx tile = ordered ? number / host_tile::tokens : 0;
+      const int first = ordered ? int(number % host_tile::tokens) : tile_.filled();
       idx run = smaller(smaller(kept.run, p.run), smaller(rows - i, host_tile::tokens - first));
       if (ordered) run = smaller(run, span.last - kept.position);
       i += run;
@@ -369,7 +372,7 @@ class host_block {
   Tile tile_;
   row_states total_;  // of the leaves before
 
-  idx tile_number_ = 0;  // among the tiles of positions, of the one that is being filled
+  idx tile_number_ = 0;  // of the one that is being filled
   tile_side keys_;
   idx key_position_[host_tile::tokens];
   idx rows_before_ = 0;  // this segment's
