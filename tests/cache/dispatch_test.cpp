@@ -38,8 +38,9 @@ using own = policy<user_pages, rotated<six_bit, shuffle>, bf16<>, keep_all, 2>;
 using tiles = policy<paged<64>, centred<rotated<q4<>>>, q2<dynamic, 32>, keep_all, 0, 64>;
 using handed = policy<paged<>, e4m3_static<>, e4m3<dynamic, 32>>;
 using shared = policy<paged<>, q8<>, prefix<q8<>, 48>>;
+using evicting = policy<paged<16>, q4<>, q4<>, listed, 4, 64>;
 using my = policy_list<headline, any_page, everything, plain_sinks, exact_sinks, small_rows, large_rows, own,
-                       ring<q4<>>, tiles, handed>;
+                       ring<q4<>>, tiles, handed, evicting>;
 
 template <class Wanted>
 bool chosen(std::string_view text, row_dims dims) {
@@ -61,7 +62,7 @@ constexpr const char* the_list =
     "; the list has paged16:q8rot:q4:tail64, pagedN:q8, contiguous:q4g32:fp16:windowN+4:sinks4:tail32:exact_bf16, "
     "contiguous:e4m3:window64+4, contiguous:e4m3:window64+4:sinks4, contiguous:fp16, contiguous:fp16, "
     "zigzag5:six_bitmixed:bf16:sinks2, contiguous:q4:windowN, paged64:q4rotctr:q2g32:tail64, "
-    "pagedN:e4m3_static:e4m3g32";
+    "pagedN:e4m3_static:e4m3g32, paged16:q4:listed:sinks4:tail64";
 
 }  // namespace
 
@@ -78,6 +79,7 @@ TEST_CASE("dispatch: a name chooses its policy and no other", "[cache]") {
   CHECK(chosen<ring<q4<>>>("contiguous:q4:window9", 64));
   CHECK(chosen<tiles>("paged64:q4rotctr:q2g32:tail64", 128));
   CHECK(chosen<handed>("paged16:e4m3_static:e4m3g32", 128));
+  CHECK(chosen<evicting>("paged16:q4:listed:sinks4:tail64", 128));
 }
 
 TEST_CASE("dispatch: what a type leaves to run time comes from the name and the dims", "[cache]") {
@@ -109,7 +111,7 @@ TEST_CASE("dispatch: every policy of a list comes back from its own name, option
     std::vector<std::string> pieces(1);
     for (const char c : name) c == ':' ? void(pieces.emplace_back()) : void(pieces.back() += c);
     const auto options = std::find_if(pieces.begin(), pieces.end(), [](const std::string& piece) {
-      return piece.find("window") == 0 || piece.find("sinks") == 0 || piece.find("tail") == 0;
+      return piece.find("window") == 0 || piece == "listed" || piece.find("sinks") == 0 || piece.find("tail") == 0;
     });
     for (int round = 0; round < 6; ++round) {
       for (auto i = options; i != pieces.end(); ++i) std::iter_swap(i, i + dice.below(int(pieces.end() - i)));
@@ -163,6 +165,8 @@ TEST_CASE("dispatch: what the list has not is refused with the piece and all tha
   CHECK(why("contiguous:e4m3:window64+4:sinks3") == "none that has what precedes it has the 16-bit sinks 'sinks3'");
   CHECK(why("contiguous:q4g32:fp16:window8+4:sinks4:tail32") == "a piece for its 16-bit format is missing");
   CHECK(why("contiguous:q4") == "a piece for its window is missing");
+  CHECK(why("paged16:q4:listed:sinks4") == "a piece for its 16-bit tail is missing");
+  CHECK(why("contiguous:q4:listed") == "none that has what precedes it has the window 'listed'");
   CHECK(why("contiguous:fp16", 72) == "none of this name has rows of 72 and 72 numbers");
   CHECK(why("contiguous:fp16", {64, 128}) == "none of this name has rows of 64 and 128 numbers");
   CHECK(why("PAGED16:q8") == "no policy has the layout 'PAGED16'");
@@ -182,6 +186,7 @@ TEST_CASE("dispatch: what is no name is refused with the piece that is none", "[
   CHECK_THAT(why("paged16:q8rot:q4::tail64"), support::containing(": a piece is empty where an option should be;"));
   CHECK_THAT(why("paged16:q8rot:q4:tail64:tail64"), support::containing(": 'tail64' comes after 'tail64'; once is"));
   CHECK_THAT(why("contiguous:q4:window8:window9"), support::containing(": 'window9' comes after 'window8'; once is"));
+  CHECK_THAT(why("contiguous:q4:window8:listed"), support::containing(": 'listed' comes after 'window8'; once is"));
   CHECK_THAT(why("paged16:q8:exact_bf16:exact_fp16"), support::containing("'exact_fp16' comes after 'exact_bf16'"));
   CHECK_THAT(why("paged16:q8:q4:q4"), support::containing(": 'q4' is no option; there are window<W>,"));
   CHECK_THAT(why("paged16:tail64:q8"),

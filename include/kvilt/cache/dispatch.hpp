@@ -68,7 +68,7 @@ struct policy_match {
     }
   }
   constexpr bool has_window(const policy_words& words) const {
-    if (!rule::slides) return words.window == 0;
+    if (!rule::slides) return words.window == 0 && words.listed == evicts_tokens<rule>;
     return words.window > 0 && rule_.width() == words.window && rule::sinks() == words.window_sinks;
   }
   /// V's format, which is of K's where V lies in K's records.

@@ -13,6 +13,7 @@
 ///   layout     its `name()`; where a table names its pages, their rows too: "paged16"
 ///   K, V       the formats' `name()`; K alone stands for both
 ///   window<W>  a query sees the last W tokens; window<W>+<S>: and the first S, in the body's formats
+///   listed     tokens stay until others are listed
 ///   sinks<N>   the first N tokens are kept in 16 bit
 ///   tail<N>    the newest N tokens are kept in 16 bit
 ///   exact_<F>  that 16 bit format where it is not fp16: "exact_bf16"
@@ -66,6 +67,7 @@ std::string name_of(const policy<L, K, V, R, S, T, Exact>& p) {
   if (parts::v != parts::k) name.append(":").append(parts::v);
   if (R::slides) name += ":window" + detail::number_name(p.retention.width());
   if (R::slides && R::sinks() > 0) name += "+" + std::to_string(R::sinks());
+  if (evicts_tokens<R>) name.append(":").append(R::name());
   if (S > 0) name += ":sinks" + std::to_string(S);
   if (T > 0) name += ":tail" + std::to_string(T);
   if (parts::exact != fp16<8>::name()) name.append(":exact_").append(parts::exact);
@@ -84,6 +86,7 @@ struct policy_words {
   std::string_view pieces[name_pieces] = {};  // as they were written; empty: not given
   idx window = 0, sinks = 0, tail = 0;        // 0: not given
   idx window_sinks = 0;
+  bool listed = false;  // in the place of a window
   std::string_view exact = fp16<8>::name();
 
   std::string_view operator[](name_piece p) const { return pieces[int(p)]; }
@@ -125,7 +128,8 @@ class policy_reader {
       const std::string_view piece = next("an option");
       if (option(piece)) continue;
       if (!words_[name_piece::v].empty() || any_option_)
-        fail(quoted(piece) + " is no option; there are window<W>, window<W>+<S>, sinks<N>, tail<N> and exact_<format>");
+        fail(quoted(piece) +
+             " is no option; there are window<W>, window<W>+<S>, listed, sinks<N>, tail<N> and exact_<format>");
       words_[name_piece::v] = piece;
     }
     if (words_[name_piece::v].empty()) words_[name_piece::v] = words_[name_piece::k];
@@ -149,6 +153,9 @@ class policy_reader {
       const std::size_t plus = digits.find('+');
       words_.window = number(piece, digits.substr(0, plus));
       if (plus != std::string_view::npos) words_.window_sinks = number(piece, digits.substr(plus + 1));
+    } else if (piece == "listed") {
+      once(piece, name_piece::window);
+      words_.listed = true;
     } else if (counted(piece, "sinks", name_piece::sinks)) {
       words_.sinks = number(piece, piece.substr(5));
     } else if (counted(piece, "tail", name_piece::tail)) {
