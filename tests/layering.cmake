@@ -12,6 +12,7 @@ set(allowed_gpu "gpu/" "core/")
 set(allowed_cache "cache/" "core/" "format/" "layout/" "position/" "pages/")
 set(allowed_tiers "tiers/" ${allowed_cache})
 set(allowed_attention "attention/" ${allowed_cache})
+set(allowed_evict "evict/" ${allowed_attention})
 set(allowed_dist "dist/" "attention/state\\.hpp$" "gpu/" "core/")
 set(longest 400)
 

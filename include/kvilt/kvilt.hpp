@@ -30,6 +30,12 @@
 #include <kvilt/cache/scales.hpp>
 #include <kvilt/cache/upload.hpp>
 #include <kvilt/core/version.hpp>
+#include <kvilt/evict/evict.hpp>
+#include <kvilt/evict/given_scores.hpp>
+#include <kvilt/evict/h2o.hpp>
+#include <kvilt/evict/key_norm.hpp>
+#include <kvilt/evict/snap_kv.hpp>
+#include <kvilt/evict/tova.hpp>
 #include <kvilt/format/centred.hpp>
 #include <kvilt/format/channel.hpp>
 #include <kvilt/format/concat.hpp>

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <kvilt/attention/column_mass.hpp>
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+namespace kvilt::inline KVILT_ABI {
+
+/// The column sums of a cache's rows, in every layer, kept beside it over its steps: numbered as the rows are, which have
+/// to move when theirs do. By the sequences' rows in the views' tables, `cache::row`.
+class column_sums {
+ public:
+  /// For as many sequences as the cache has, of up to `most_rows` rows each.
+  column_sums(int layers, int kv_heads, int sequences, idx most_rows)
+      : kv_heads_(kv_heads), sequences_(sequences), most_rows_(most_rows) {
+    detail::expects(layers >= 1 && kv_heads >= 1 && sequences >= 1 && most_rows >= 0, "column sums of ", layers,
+                    " layers, ", kv_heads, " KV heads, ", sequences, " sequences and ", most_rows,
+                    " rows; 1 or more of each and no negative number of rows are needed");
+    mass_.resize(std::size_t(layers) * std::size_t(sequences) * std::size_t(kv_heads) * std::size_t(most_rows));
+    queries_.resize(std::size_t(layers) * std::size_t(sequences));
+  }
+
+  int layers() const { return int(queries_.size()) / sequences_; }
+  int kv_heads() const { return kv_heads_; }
+  /// One layer's, for `column_mass`: [sequences][kv heads][rows].
+  rows<float> of(int layer) { return packed_rows(mass_.data() + at(layer, 0), kv_heads_, int(most_rows_)); }
+  /// Those of one sequence: [1][kv heads][rows].
+  rows<const float> of(int layer, int sequence) const {
+    return packed_rows(mass_.data() + at(layer, sequence), kv_heads_, int(most_rows_));
+  }
+  /// Tokens whose queries are in them.
+  idx queries(int layer, int sequence) const { return queries_[number(layer, sequence)]; }
+
+  /// Adds what the last `last` queries of each of a step's sequences give: after the layer's attention, with what that was
+  /// called with and its log-sum-exps. `anew`: what there was of these sequences is forgotten first.
+  template <class Variant, class Positions, host_view View, class Q>
+  void add(const host& exec, const attention<Variant, Positions>& a, int layer, const View& view, const step& s,
+           rows<Q> q, natural_lse lse, int last = all_queries, bool anew = false) {
+    detail::expects(layer >= 0 && layer < layers(), "layer ", layer, "; there are column sums of ", layers());
+    for (int i = 0; i < s.size; ++i)
+      detail::expects(s.items[i].queries == 0 || s.items[i].sequence < sequences_, "sequence ", s.items[i].sequence,
+                      "; there are column sums of ", sequences_);
+    for (int i = 0; anew && i < s.size; ++i)
+      if (s.items[i].queries > 0) clear(layer, s.items[i].sequence);
+    column_mass(exec, a, view, s, q, lse, of(layer), last);
+    for (int i = 0; i < s.size; ++i)
+      if (s.items[i].queries > 0) queries_[number(layer, s.items[i].sequence)] += smaller(last, s.items[i].queries);
+  }
+
+  /// Rows of a sequence have moved as `cache::keep` moves them. places: [layers][kv heads][n]
+  void keep(int sequence, std::span<const int> places) {
+    const std::size_t lists = std::size_t(layers()) * std::size_t(kv_heads_), count = places.size() / lists;
+    for (std::size_t list = 0; list < lists; ++list) {
+      float* const sums = mass_.data() + at(int(list) / kv_heads_, sequence) + idx(int(list) % kv_heads_) * most_rows_;
+      for (std::size_t i = 0; i < count; ++i) sums[i] = sums[places[list * count + i]];
+      std::fill(sums + count, sums + most_rows_, 0.0f);
+    }
+  }
+  /// A sequence has been cut to so many rows.
+  void truncate(int sequence, idx count) {
+    for (int layer = 0; layer < layers(); ++layer)
+      for (int head = 0; head < kv_heads_; ++head) {
+        float* const sums = mass_.data() + at(layer, sequence) + head * most_rows_;
+        std::fill(sums + smaller(count, most_rows_), sums + most_rows_, 0.0f);
+      }
+  }
+  /// Another sequence is as `from` is.
+  void copy(int from, int to) {
+    for (int layer = 0; layer < layers(); ++layer) {
+      std::copy_n(mass_.data() + at(layer, from), kv_heads_ * most_rows_, mass_.data() + at(layer, to));
+      queries_[number(layer, to)] = queries(layer, from);
+    }
+  }
+  /// A sequence is new.
+  void clear(int sequence) {
+    for (int layer = 0; layer < layers(); ++layer) clear(layer, sequence);
+  }
+
+ private:
+  std::size_t number(int layer, int sequence) const { return std::size_t(layer * sequences_ + sequence); }
+  idx at(int layer, int sequence) const { return idx(number(layer, sequence)) * kv_heads_ * most_rows_; }
+  void clear(int layer, int sequence) {
+    std::fill_n(mass_.data() + at(layer, sequence), kv_heads_ * most_rows_, 0.0f);
+    queries_[number(layer, sequence)] = 0;
+  }
+
+  int kv_heads_, sequences_;
+  idx most_rows_;
+  std::vector<float> mass_;   // [layers][sequences][kv heads][rows]
+  std::vector<idx> queries_;  // [layers][sequences]
+};
+
+}  // namespace kvilt::inline KVILT_ABI

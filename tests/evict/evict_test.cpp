@@ -1,0 +1,176 @@
+#include "support/catch.hpp"
+#include "support/tensors.hpp"
+
+#include <kvilt/kvilt.hpp>
+
+#include <algorithm>
+
+namespace {
+
+using namespace kvilt;
+using namespace support;
+
+constexpr int layers = 2, heads = 2, group = 2, dim = 32;
+constexpr cache_shape shape{.layers = layers, .kv_heads = heads, .sequences = 3, .tokens = 600, .max_step = 16};
+
+// Runs a text through a cache, whose tokens depend on a seed and their position, and adds up what a score asks for.
+template <class Policy, class Score>
+struct engine {
+  cache<Policy> owner{shape, host_memory()};
+  column_sums sums{layers, heads, shape.sequences, 600};
+  Score score;
+
+  explicit engine(const Score& s) : score(s) {}
+
+  std::vector<float> step(sequence s, int tokens) {
+    owner.reserve(s, tokens);
+    std::vector<unsigned char> workspace(owner.workspace_bytes(host(), 1));
+    const kvilt::step now = owner.begin(host(), {&s, 1}, {&tokens, 1}, workspace);
+    std::vector<float> all;
+    for (int layer = 0; layer < layers; ++layer) {
+      const std::uint64_t seed = mixed({std::uint64_t(owner.length(s)), std::uint64_t(layer)});
+      const tensor<float> k = random_tensor(seed, tokens, heads, dim), v = random_tensor(seed + 1, tokens, heads, dim),
+                          q = random_tensor(seed + 2, tokens, heads * group, dim);
+      const auto view = owner.view(layer);
+      const attention a{causal{}};
+      answer<> got(tokens, q.heads, dim);
+      append(host(), view, now, k.rows(), v.rows());
+      a(host(), view, now, q.rows(), got.out.rows(), got.lse_rows());
+      if (score.queries() != 0)
+        sums.add(host(), a, layer, view, now, q.rows(), got.lse_rows(), score.queries(), !Score::running);
+      all.insert(all.end(), got.out.data.begin(), got.out.data.end());
+    }
+    owner.commit(now);
+    return all;
+  }
+  bool keep(sequence s, idx count, protected_rows ends = {}) {
+    return evict(host(), owner, s, score, sums, group, count, ends);
+  }
+  std::vector<idx> positions(sequence s, int layer, int head) {
+    std::vector<idx> all;
+    each_row(owner.view(layer), owner.holds(s), owner.row(s), head, [&](const auto&, place, idx position, idx i) {
+      CHECK(i == idx(all.size()));
+      all.push_back(position);
+    });
+    return all;
+  }
+};
+
+using plain = policy<paged<8>, fp16<dim>, q8<dim>, listed>;
+using with_ends = policy<paged<8>, q4<dim>, q4<dim>, listed, 4, 16>;
+
+}  // namespace
+
+TEST_CASE("evict: a budget is held over any number of steps, and pages with it", "[evict]") {
+  const auto run = [](auto&& e) {
+    const sequence s = e.owner.open();
+    for (int i = 0; i < 150; ++i) {
+      e.step(s, 1 + i % 4);
+      const idx before = e.owner.kept(s);
+      CHECK(e.keep(s, 40, {4, 20}) == (before > 40));
+      CHECK(e.owner.kept(s) == std::min<idx>(before, 40));
+      if (before > 40) CHECK(e.owner.bytes().body_pages - e.owner.free_pages() <= 5);
+    }
+    for (int layer = 0; layer < layers; ++layer)
+      for (int head = 0; head < heads; ++head) {
+        const std::vector<idx> left = e.positions(s, layer, head);
+        for (idx i = 0; i < 4; ++i) CHECK(left[std::size_t(i)] == i);
+        for (idx i = 1; i <= 20; ++i) CHECK(left[left.size() - std::size_t(i)] == e.owner.length(s) - i);
+      }
+  };
+  run(engine<plain, h2o>(h2o{}));
+  run(engine<plain, h2o>(h2o{.mean = true}));
+  run(engine<plain, tova>(tova{}));
+  run(engine<plain, key_norm>(key_norm{}));
+  run(engine<with_ends, h2o>(h2o{}));
+}
+
+TEST_CASE("evict: without a preference it is sinks and a window", "[evict]") {
+  const std::vector<float> none(std::size_t(layers * heads * 100), 0.25f);
+  engine<plain, given_scores> e(given_scores{packed_rows<const float>(none.data(), heads, 100)});
+  const sequence s = e.owner.open();
+  for (int i = 0; i < 10; ++i) e.step(s, 10);
+  REQUIRE(e.keep(s, 16, {3, 0}));
+  CHECK(e.positions(s, 1, 1) == std::vector<idx>{0, 1, 2, 87, 88, 89, 90, 91, 92, 93, 94, 95, 96, 97, 98, 99});
+}
+
+TEST_CASE("evict: SnapKV keeps its window and what that looks at", "[evict]") {
+  engine<plain, snap_kv> e(snap_kv{8, 3});
+  const sequence s = e.owner.open();
+  e.step(s, 16), e.step(s, 16), e.step(s, 16);
+  REQUIRE(e.keep(s, 20, {0, 0}));
+  for (int layer = 0; layer < layers; ++layer)
+    for (int head = 0; head < heads; ++head) {
+      const std::vector<idx> left = e.positions(s, layer, head);
+      REQUIRE(left.size() == 20);
+      for (idx i = 1; i <= 8; ++i) CHECK(left[20 - std::size_t(i)] == 48 - i);
+    }
+}
+
+TEST_CASE("evict: rows in 16 bit need no word to be protected", "[evict]") {
+  engine<with_ends, key_norm> e(key_norm{});
+  const sequence s = e.owner.open();
+  for (int i = 0; i < 6; ++i) e.step(s, 10);
+  const position_range may_go = e.owner.evictable(s);
+  REQUIRE(e.keep(s, 30, {0, 0}));
+  const std::vector<idx> left = e.positions(s, 0, 1);
+  for (idx i = 0; i < 4; ++i) CHECK(left[std::size_t(i)] == i);
+  for (idx i = 1; i <= 60 - may_go.last; ++i) CHECK(left[30 - std::size_t(i)] == 60 - i);
+  CHECK_THROWS_WITH(e.keep(s, 10, {0, 0}), containing("10 of 30 rows are to stay; of these 4 at the beginning and"));
+}
+
+TEST_CASE("evict: a fork goes on with its parent's sums", "[evict]") {
+  engine<plain, h2o> e(h2o{});
+  const sequence s = e.owner.open();
+  for (int i = 0; i < 4; ++i) e.step(s, 12);
+  REQUIRE(e.keep(s, 30, {4, 8}));
+  const sequence child = e.owner.fork(host(), s);
+  e.sums.copy(e.owner.row(s), e.owner.row(child));
+  for (int i = 0; i < 3; ++i) CHECK(same_bits(e.step(s, 5), e.step(child, 5)));
+  const auto places = [&](sequence of) {
+    return places_to_keep(e.owner, of, e.score, e.sums, group, 33, protected_rows{2, 8});
+  };
+  CHECK(places(s) == places(child));
+  REQUIRE(e.keep(s, 33, {2, 8}));
+  CHECK(e.owner.kept(child) == 45);
+  e.sums.clear(e.owner.row(child));
+  CHECK(e.sums.queries(1, e.owner.row(child)) == 0);
+  CHECK(e.sums.queries(1, e.owner.row(s)) == 63);
+}
+
+TEST_CASE("evict: column sums move with their rows", "[evict]") {
+  engine<plain, h2o> e(h2o{});
+  const sequence s = e.owner.open();
+  for (int i = 0; i < 4; ++i) e.step(s, 12);
+  const column_sums before = e.sums;
+  const int row = e.owner.row(s);
+  const std::vector<int> places = places_to_keep(e.owner, s, e.score, e.sums, group, 30, protected_rows{2, 8});
+  REQUIRE(e.keep(s, 30, {2, 8}));
+  for (int list = 0; list < layers * heads; ++list)
+    for (int i = 0; i < 48; ++i) {
+      const float now = e.sums.of(list / heads, row).at(0, list % heads)[i];
+      const int place = i < 30 ? places[std::size_t(30 * list + i)] : -1;
+      CHECK(now == (place < 0 ? 0 : before.of(list / heads, row).at(0, list % heads)[place]));
+    }
+}
+
+TEST_CASE("evict: sums of a sequence that is cut are those of what is left", "[evict]") {
+  engine<plain, h2o> e(h2o{});
+  const sequence s = e.owner.open();
+  e.step(s, 16);
+  e.sums.truncate(e.owner.row(s), 11);
+  for (int head = 0; head < heads; ++head)
+    for (int i = 0; i < 600; ++i) CHECK((e.sums.of(1, e.owner.row(s)).at(0, head)[i] > 0) == (i < 11));
+}
+
+TEST_CASE("evict: what cannot be meant is refused by name", "[evict]") {
+  engine<plain, h2o> e(h2o{});
+  const sequence s = e.owner.open();
+  e.step(s, 12);
+  const column_sums others(layers, heads + 1, 3, 600);
+  CHECK_THROWS_WITH(places_to_keep(e.owner, s, h2o{}, others, group, 10), containing("column sums of 2 of 3"));
+  CHECK_THROWS_WITH(places_to_keep(e.owner, s, h2o{}, e.sums, group, 13), containing("12 rows and is to keep 13"));
+  CHECK_THROWS_WITH(places_to_keep(e.owner, s, h2o{}, e.sums, 0, 10), containing("a group of 0"));
+  CHECK_THROWS_AS((column_sums(0, 1, 1, 8)), invalid_argument);
+  CHECK(e.owner.kept(s) == 12);
+}
