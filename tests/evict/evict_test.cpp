@@ -1,4 +1,5 @@
 #include "support/catch.hpp"
+#include "support/memory.hpp"
 #include "support/tensors.hpp"
 
 #include <kvilt/kvilt.hpp>
@@ -161,6 +162,45 @@ TEST_CASE("evict: sums of a sequence that is cut are those of what is left", "[e
   e.sums.truncate(e.owner.row(s), 11);
   for (int head = 0; head < heads; ++head)
     for (int i = 0; i < 600; ++i) CHECK((e.sums.of(1, e.owner.row(s)).at(0, head)[i] > 0) == (i < 11));
+}
+
+TEST_CASE("evict: layers of a set keep different numbers of rows", "[evict]") {
+  using set = cache_set<plain, with_ends>;
+  test_memory heap;
+  const set_shape of{.sequences = 2, .tokens = 300, .max_length = 150, .max_step = 16};
+  set owner(of, memory<memory_space::host>::from(heap), layer_group<plain>{{0}, heads},
+            layer_group<with_ends>{{1}, heads});
+  std::size_t asked = 0;
+  for (const auto& block : heap.blocks()) asked += block.second;
+  CHECK(owner.bytes().bytes() == idx(asked));
+  CHECK(owner.bytes().list_bytes() == 2 * 2 * 8);
+  const sequence s = owner.open();
+  const auto grow = [&] {
+    const int tokens = 12;
+    owner.reserve(s, tokens);
+    std::vector<unsigned char> workspace(owner.workspace_bytes(host(), 1));
+    const set::step_type now = owner.begin(host(), {&s, 1}, {&tokens, 1}, workspace);
+    const tensor<float> k = random_tensor(1, tokens, heads, dim);
+    for (int layer = 0; layer < 2; ++layer)
+      owner.visit(layer, now, [&](const auto& view, const step& part, const head_range&) {
+        append(host(), view, part, k.rows(), k.rows());
+      });
+    owner.commit(now);
+  };
+  for (int i = 0; i < 5; ++i) grow();
+  const column_sums none(1, heads, 2, 150);
+  const std::vector<idx> counts = pyramid_counts(2, 40, 60, 28, 4);
+  CHECK(counts == std::vector<idx>{49, 31});
+  owner.keep<0>(host(), s, places_to_keep(owner.group<0>(), s, key_norm(), none, 1, counts[0], {0, 8}));
+  owner.keep<1>(host(), s, places_to_keep(owner.group<1>(), s, key_norm(), none, 1, counts[1], {0, 8}));
+  CHECK(owner.group<0>().kept(s) == 49);
+  CHECK(owner.group<1>().kept(s) == 31);
+  CHECK(owner.length(s) == 60);
+  for (int i = 0; i < 3; ++i) grow();
+  CHECK(owner.group<1>().kept(s) == 67);
+  CHECK_THROWS_WITH(owner.keep<1>(host(), s, std::vector<int>(3)), containing("group 1: sequence"));
+  owner.truncate(s, 70);
+  CHECK(owner.group<0>().kept(s) == 59);
 }
 
 TEST_CASE("evict: what cannot be meant is refused by name", "[evict]") {

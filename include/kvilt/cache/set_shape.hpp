@@ -32,9 +32,10 @@ template <int Groups>
 struct set_budget {
   std::array<budget, std::size_t(Groups)> groups;
 
-  idx bytes() const { return sum(&budget::kv_bytes) + sum(&budget::table_bytes); }
+  idx bytes() const { return kv_bytes() + table_bytes() + list_bytes(); }
   idx kv_bytes() const { return sum(&budget::kv_bytes); }
   idx table_bytes() const { return sum(&budget::table_bytes); }
+  idx list_bytes() const { return sum(&budget::list_bytes); }
   double bytes_per_token() const { return sum(&budget::bytes_per_token); }
   idx bytes_per_sequence() const { return sum(&budget::bytes_per_sequence); }
 
