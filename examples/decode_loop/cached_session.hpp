@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace example {
@@ -56,6 +58,10 @@ inline kvilt::set_shape set_shape_for(const session_shape& s) {
           .prefixes = s.prefixes};
 }
 
+// Tokens are evicted from layers that see all.
+template <class Policy>
+inline constexpr bool evicts = kvilt::evicts_tokens<typename Policy::retention_type>;
+
 // Layers of the session's model that keep their tokens by this policy.
 template <class Policy>
 kvilt::layer_group<Policy> group_for(const Policy& policy, const std::vector<int>& layers, const session_shape& s) {
@@ -67,6 +73,7 @@ kvilt::layer_group<Policy> group_for(const Policy& policy, const std::vector<int
     const kvilt::idx pages = (whole.bytes_per_sequence - whole.exact_sequence_bytes) / whole.body_page_bytes;
     group.tokens = pages * policy.layout.page_rows({}) * s.sequences;
   }
+  if constexpr (evicts<Policy>) group.tokens = s.evict.most_rows(s.tokens, s.max_step) * s.sequences;
   return group;
 }
 
@@ -130,10 +137,12 @@ class cached_session final : public session {
     for (kvilt::sequence& s : sequences_) s = caches_.open();
     check_planned(heap_.asked(), kvilt::plan_bytes(set_shape_for(shape), groups...).bytes());
     each_group<group_count>([&]<std::size_t G>() { set_scales<G>(std::get<G>(std::tie(groups...)).policy); });
+    each_group<group_count>([&]<std::size_t G>() { begin_sums<G>(); });
   }
 
   void begin(int tokens, int step_tokens) override {
     planned_.clear();
+    if (tokens == 1) sums_before_ = sums_;  // it may be cancelled
     kvilt::in_chunks(tokens, step_tokens, [&](kvilt::idx first, int count) {
       // NOTE: a step is plain data, so all but the last are ended before any layer has seen them.
       if (first > 0) caches_.commit(planned_.back().steps);
@@ -148,21 +157,31 @@ class cached_session final : public session {
     const kvilt::idx q_row = kvilt::idx(shape_.q_heads) * shape_.head_dim;
     const kvilt::idx kv_row = kvilt::idx(shape_.kv_heads) * shape_.head_dim;
     const auto group = std::size_t(caches_.shares(layer).front().group);
+    int left = 0;  // tokens of the planned steps from here on
+    for (const planned_step& p : planned_) left += p.items[group].new_tokens;
     for (const planned_step& p : planned_) {
       typename set::step_type steps = p.steps;
+      const int tokens = p.items[group].new_tokens;
+      left -= tokens;
       for (std::size_t g = 0; g < group_count; ++g) steps[g].items = &p.items[g];
       caches_.visit(layer, steps, [&](const auto& view, const kvilt::step& step, const kvilt::head_range&) {
         const std::vector<kvilt::page_id>& table = p.tables[group];
-        run(exec, table.empty() ? view : with_table(view, table), step, layer, q, k, v, out);
+        run(exec, table.empty() ? view : with_table(view, table), step, {layer, left, &p == &planned_[0]}, q, k, v,
+            out);
       });
-      const int tokens = p.items[group].new_tokens;
       q += tokens * q_row, out += tokens * q_row;
       k += tokens * kv_row, v += tokens * kv_row;
     }
   }
 
-  void commit() override { caches_.commit(planned_.back().steps); }
-  void cancel() override { caches_.cancel(); }
+  void commit() override {
+    caches_.commit(planned_.back().steps);
+    each_group<group_count>([&]<std::size_t G>() { evict<G>(); });
+  }
+  void cancel() override {
+    caches_.cancel();
+    sums_ = sums_before_;
+  }
 
   kvilt::idx length() const override { return caches_.length(selected()); }
   int max_step() const override { return shape_.max_step; }
@@ -170,6 +189,7 @@ class cached_session final : public session {
   void restart() override {
     caches_.close(selected());
     selected() = caches_.open();
+    if (sums_) sums_->clear(row(selected()));
   }
 
   void select(int sequence) override { selected_ = std::size_t(sequence); }
@@ -177,6 +197,7 @@ class cached_session final : public session {
     kvilt::sequence& child = sequences_[std::size_t(to)];
     caches_.close(child);
     child = caches_.fork(shape_.exec, selected());
+    if (sums_) sums_->copy(row(selected()), row(child));
   }
   kvilt::idx restart_with(std::span<const int> prompt) override {
     if constexpr (finds_prompts) {
@@ -207,25 +228,35 @@ class cached_session final : public session {
   }
 
   void save(const kvilt::host& exec, const std::string& path, const kvilt::text_labels& labels) const override {
-    kvilt::save(exec, caches_, selected(), path, labels);
+    if constexpr (evicts_any)
+      throw std::invalid_argument("what is left of an evicted text is not saved");
+    else
+      kvilt::save(exec, caches_, selected(), path, labels);
   }
   void load(const kvilt::host& exec, const kvilt::sequence_file<>& file, const kvilt::text_labels& wanted) override {
-    caches_.close(selected());
-    try {
-      selected() = kvilt::restore(exec, caches_, file, wanted);
-    } catch (...) {
-      selected() = caches_.open();
-      throw;
+    if constexpr (evicts_any) {
+      throw std::invalid_argument("a text from which tokens are to be evicted is not loaded");
+    } else {
+      caches_.close(selected());
+      try {
+        selected() = kvilt::restore(exec, caches_, file, wanted);
+      } catch (...) {
+        selected() = caches_.open();
+        throw;
+      }
     }
   }
   void truncate(kvilt::idx length) override { caches_.truncate(selected(), length); }
 
-  kvilt::idx cache_bytes() const override { return heap_.asked() - caches_.bytes().table_bytes(); }
+  kvilt::idx cache_bytes() const override {
+    return heap_.asked() - caches_.bytes().table_bytes() - caches_.bytes().list_bytes();
+  }
 
  private:
   using set = kvilt::cache_set<Policies...>;
   static constexpr std::size_t group_count = sizeof...(Policies);
   static constexpr bool finds_prompts = (kvilt::keeps_prefixes<Policies> && ...);
+  static constexpr bool evicts_any = (evicts<Policies> || ...);
 
   kvilt::sequence& selected() { return sequences_[selected_]; }
   const kvilt::sequence& selected() const { return sequences_[selected_]; }
@@ -276,13 +307,66 @@ class cached_session final : public session {
     return table;
   }
 
+  int row(const kvilt::sequence& s) const { return caches_.template group<0>().row(s); }
+
+  template <std::size_t G>
+  void begin_sums() {
+    if constexpr (evicts<std::tuple_element_t<G, std::tuple<Policies...>>>)
+      sums_.emplace(caches_.template group<int(G)>().shape().layers, shape_.kv_heads, shape_.sequences,
+                    shape_.evict.most_rows(shape_.tokens, shape_.max_step));
+  }
+
+  // After a block: as many rows as may stay, in every layer of a group.
+  template <std::size_t G>
+  void evict() {
+    if constexpr (evicts<std::tuple_element_t<G, std::tuple<Policies...>>>) {
+      const auto& cache = caches_.template group<int(G)>();
+      const eviction& rule = shape_.evict;
+      if (cache.kept(selected()) <= rule.keep) return;
+      const int group = shape_.q_heads / shape_.kv_heads;
+      const std::vector<int> places = std::visit(
+          [&](const auto& score) {
+            return kvilt::places_to_keep(cache, selected(), score, *sums_, group, rule.keep, rule.ends);
+          },
+          rule.score);
+      caches_.template keep<int(G)>(shape_.exec, selected(), places);
+      sums_->keep(row(selected()), places);
+    }
+  }
+  // Where a step stands among those that were planned together.
+  struct planned_at {
+    int layer;
+    int left;    // tokens of the steps after it
+    bool first;  // none is before it
+  };
+
+  // What the last queries of a block give to the rows that there are.
   template <class View>
-  void run(const kvilt::host& exec, const View& view, const kvilt::step& step, int layer, float* q, const float* k,
-           const float* v, float* out) {
+  void add_sums(const kvilt::host& exec, const View& view, const kvilt::step& step, const planned_at& at, float* q) {
+    const auto [asked, running] =
+        std::visit([](const auto& score) { return std::pair(score.queries(), score.running); }, shape_.evict.score);
+    const int tokens = step.items[0].new_tokens, last = std::min(asked - std::min(asked, at.left), tokens);
+    const bool first = at.first || asked <= at.left + tokens;
+    if (last > 0)
+      sums_->add(exec, attention_[std::size_t(at.layer)], caches_.shares(at.layer).front().layer, view, step,
+                 kvilt::packed_rows(q, shape_.q_heads, shape_.head_dim),
+                 kvilt::natural_lse{lse_.data(), shape_.q_heads}, last, !running && first);
+  }
+
+  template <class View>
+  void run(const kvilt::host& exec, const View& view, const kvilt::step& step, const planned_at& at, float* q,
+           const float* k, const float* v, float* out) {
+    const auto layer = std::size_t(at.layer);
     const auto q_rows = [&](float* from) { return kvilt::packed_rows(from, shape_.q_heads, shape_.head_dim); };
     const auto kv_rows = [&](const float* from) { return kvilt::packed_rows(from, shape_.kv_heads, shape_.head_dim); };
-    kvilt::append(exec, view, step, q_rows(q), kv_rows(k), kv_rows(v), shape_.layers[std::size_t(layer)].turn);
-    attention_[std::size_t(layer)](exec, view, step, q_rows(q), q_rows(out));
+    kvilt::append(exec, view, step, q_rows(q), kv_rows(k), kv_rows(v), shape_.layers[layer].turn);
+    if constexpr (View::has_gaps) {
+      lse_.resize(std::size_t(step.q_rows * shape_.q_heads));
+      attention_[layer](exec, view, step, q_rows(q), q_rows(out), {lse_.data(), shape_.q_heads});
+      add_sums(exec, view, step, at, q);
+    } else {
+      attention_[layer](exec, view, step, q_rows(q), q_rows(out));
+    }
   }
 
   session_shape shape_;
@@ -294,6 +378,8 @@ class cached_session final : public session {
   std::vector<kvilt::sequence> sequences_;
   std::size_t selected_ = 0;
   std::vector<planned_step> planned_;
+  std::optional<kvilt::column_sums> sums_, sums_before_;  // where tokens are evicted
+  std::vector<float> lse_;                                // [query rows][q_heads]
 };
 
 }  // namespace example

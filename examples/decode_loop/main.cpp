@@ -4,6 +4,7 @@
 #include "calibrate.hpp"
 #include "cuda/cuda_backend.hpp"
 #include "evaluate.hpp"
+#include "evict_policies.hpp"
 #include "generate.hpp"
 #include "gnuplot.hpp"
 #include "host_backend.hpp"
@@ -77,6 +78,13 @@ void add_options(CLI::App& app, options& o) {
       ->type_name("NAME")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--keep", o.keep,
+                 "Percent of the tokens that stay where a policy evicts the others: one cache for each")
+      ->type_name("P,P,...")
+      ->delimiter(',')
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->capture_default_str();
   app.add_option("--device", o.device, "Where the model and the caches are: cpu, or cuda for a GPU")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
@@ -231,7 +239,7 @@ class decode_loop {
     return o;
   }
   static std::vector<policy_entry> choose(const options& o) {
-    std::vector<policy_entry> chosen = choose_policies(o.policies);
+    std::vector<policy_entry> chosen = at_shares(choose_policies(o.policies), o.keep);
     if (!o.on_cuda()) return chosen;
     const std::string said = leave_out_without_kernels(chosen, o.policies);
     if (!said.empty()) std::cout << said << '\n';

@@ -20,6 +20,7 @@ struct options {
   int windows = 1;
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   std::vector<std::string> policies;
+  std::vector<double> keep{50, 25, 12.5};  // percent, of policies that evict tokens
   std::string device = "cpu";
   bool integer_weights = false;  // for decoding; never for what is scored
   std::vector<int> decode_at;    // depths to time decoding at, instead of the evaluation

@@ -38,8 +38,8 @@ const policy_entry& find_policy(const std::vector<policy_entry>& known, const st
 
 std::vector<policy_entry> all_policies() {
   std::vector<policy_entry> all;
-  for (auto family :
-       {contiguous_policies, paged_policies, narrow_policies, scale_policies, ring_policies, user_policies})
+  for (auto family : {contiguous_policies, paged_policies, narrow_policies, scale_policies, ring_policies,
+                      evict_policies, user_policies})
     std::ranges::move(family(), std::back_inserter(all));
   return all;
 }

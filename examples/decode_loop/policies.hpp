@@ -40,6 +40,8 @@ struct policy_entry {
   bool by_default = true;
   bool calibrated = false;  // its scales come from ranges over a text: see calibrate.hpp
   std::string no_kernel;    // why a GPU cannot run it; empty where it can
+  // The same where so many percent of the tokens stay; empty where it evicts none.
+  std::function<policy_entry(double percent)> at_share = {};
 };
 
 // Each family in files of its own, one line of composition a policy in the header of its name.
@@ -48,6 +50,7 @@ std::vector<policy_entry> paged_policies();
 std::vector<policy_entry> narrow_policies();
 std::vector<policy_entry> ring_policies();
 std::vector<policy_entry> scale_policies();
+std::vector<policy_entry> evict_policies();
 std::vector<policy_entry> user_policies();
 
 // All of them. The first, fp32 in contiguous memory, is what the others are measured against.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "eviction.hpp"
 #include "kept_text.hpp"
 #include "transformer.hpp"
 
@@ -40,6 +41,7 @@ struct session_shape {
   kvilt::host exec;       // the host with the most workers that the session will run on
   int sequences = 1;
   bool prefixes = false;  // prompts find what others have begun with
+  eviction evict = {};    // for policies from whose sequences tokens are evicted
 };
 
 // Pages of a session's sequences, and bytes: how many there are, and how many there would be if each had its own.

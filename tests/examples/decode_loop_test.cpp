@@ -1,5 +1,6 @@
 #include "entry.hpp"
 #include "evaluate.hpp"
+#include "evict_policies.hpp"
 #include "examples/tiny_model.hpp"
 #include "generate.hpp"
 #include "host_reader.hpp"
@@ -7,6 +8,7 @@
 #include "metrics.hpp"
 #include "policies.hpp"
 #include "support/catch.hpp"
+#include "support/tensors.hpp"
 #include "timing.hpp"
 
 #include <kvilt/core/thread_pool.hpp>
@@ -223,7 +225,11 @@ TEST_CASE("decode_loop: local layers hold their window in the policy's formats",
     CHECK(planned.bytes_per_token == global.bytes_per_token + local.bytes_per_token);
     // What the planner adds are page tables, and what it takes off is pages for tokens that are in a 16-bit tail.
     const std::int64_t tables = global.cache_bytes + local.cache_bytes - planned.kv_bytes;
-    if (p.columns.tail16 == 0) CHECK(tables == (p.columns.layout == "paged16" ? 2 * 25 * 4 : 0));
+    // A quarter of the tokens stays where others are evicted, and there is room for a block of 128 more.
+    if (p.at_share)
+      CHECK(tables == (15 + 25) * 4 + 8);
+    else if (p.columns.tail16 == 0)
+      CHECK(tables == (p.columns.layout == "paged16" ? 2 * 25 * 4 : 0));
   }
 }
 
@@ -231,7 +237,7 @@ TEST_CASE("decode_loop: a token that is only looked at leaves no trace", "[examp
   for (const auto& options : {support::tiny_gguf_options(), mixed_layers()}) {
     tiny_model tiny(options);
     const std::vector<int> tokens = tiny.some_tokens(120);
-    for (const char* name : {"paged16_int4_rot_s4_t64", "ring256_s4_int8", "fp16"}) {
+    for (const char* name : {"paged16_int4_rot_s4_t64", "ring256_s4_int8", "fp16", "h2o_mean_fp16", "tova_int8_rot"}) {
       INFO(name);
       const auto cache = tiny.open(named(name), 120), other = tiny.open(named(name), 120);
       example::host_decoder decode(tiny.model(), *cache, kvilt::host()), plain(tiny.model(), *other, kvilt::host());
@@ -375,6 +381,54 @@ TEST_CASE("decode_loop: every policy takes the bytes that were planned, and deco
     CHECK(std::isfinite(evaluation.result(i).kld_mean));
     CHECK(example::decode_rate(reader.cache(i), tokens.back()) > 0);
   }
+}
+
+TEST_CASE("decode_loop: policies that evict tokens keep their share", "[examples]") {
+  tiny_model tiny({.hidden = 128, .head_dim = 32});
+  const example::model_config& c = tiny.model().config();
+  // What attention gives over 600 tokens, in blocks of 100.
+  const auto outputs = [&](session& cache) {
+    std::vector<float> all;
+    for (int block = 0; block < 6; ++block) {
+      cache.begin(100, 1);
+      for (int layer = 0; layer < static_cast<int>(c.layers.size()); ++layer) {
+        const std::uint64_t seed = support::mixed({std::uint64_t(block), std::uint64_t(layer)});
+        support::tensor<float> q = support::random_tensor(seed, 100, c.q_heads, c.head_dim);
+        const auto k = support::random_tensor(seed + 1, 100, c.kv_heads, c.head_dim);
+        const auto v = support::random_tensor(seed + 2, 100, c.kv_heads, c.head_dim);
+        support::tensor<float> out(100, c.q_heads, c.head_dim);
+        cache.attend(kvilt::host(), layer, q.data.data(), k.data.data(), v.data.data(), out.data.data());
+        all.insert(all.end(), out.data.begin(), out.data.end());
+      }
+      cache.commit();
+    }
+    CHECK(cache.length() == 600);
+    return all;
+  };
+  const auto whole = tiny.open(named("paged16_fp16"), 600);
+  const std::vector<float> want = outputs(*whole);
+  const std::size_t first_block = want.size() / 6;
+  std::vector<std::vector<float>> of_a_quarter;
+  for (const char* name : {"window_fp16", "h2o_fp16", "h2o_mean_fp16", "tova_fp16", "snapkv_fp16", "keynorm_fp16"}) {
+    INFO(name);
+    const std::vector<policy_entry> shares = example::at_shares({named(name)}, {100, 25});
+    REQUIRE(shares.size() == 2);
+    CHECK(shares[1].name == std::string(name) + " 25%");
+    // All of the tokens are none evicted, but for 4 bytes a row and head, for its position.
+    const auto all = tiny.open(shares[0], 600), quarter = tiny.open(shares[1], 600);
+    CHECK(outputs(*all) == want);
+    CHECK(all->cache_bytes() == whole->cache_bytes() * (2 * 2 * 32 + 4) / (2 * 2 * 32));
+    // A quarter has room for 150 rows and a block of 128: 18 pages of 38. The first eviction comes after two blocks.
+    CHECK(quarter->cache_bytes() * 38 == all->cache_bytes() * 18);
+    of_a_quarter.push_back(outputs(*quarter));
+    const std::vector<float>& got = of_a_quarter.back();
+    CHECK(std::equal(want.begin(), want.begin() + std::ptrdiff_t(2 * first_block), got.begin()));
+    CHECK_FALSE(std::equal(want.begin() + std::ptrdiff_t(2 * first_block), want.end(),
+                           got.begin() + std::ptrdiff_t(2 * first_block)));
+  }
+  for (std::size_t i = 0; i < of_a_quarter.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) CHECK(of_a_quarter[i] != of_a_quarter[j]);
+  CHECK_THROWS_WITH(example::at_shares({named("h2o_fp16")}, {0}), support::containing("--keep 0; a number above 0"));
 }
 
 TEST_CASE("decode_loop: what is scored is computed in fp32, whatever decoding does", "[examples]") {

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <kvilt/core/types.hpp>
+#include <kvilt/evict/h2o.hpp>
+#include <kvilt/evict/key_norm.hpp>
+#include <kvilt/evict/places.hpp>
+#include <kvilt/evict/snap_kv.hpp>
+#include <kvilt/evict/tova.hpp>
+
+#include <algorithm>
+#include <variant>
+
+namespace example {
+
+// No token is worth more than another, so that the protected and the newest stay: sinks and a window.
+struct newest {
+  static constexpr bool running = false;
+  int queries() const { return 0; }
+
+  template <kvilt::host_view View>
+  void operator()(const View& view, const kvilt::asked_rows& asked, kvilt::rows<float> scores) const {
+    for (int head = 0; head < view.kv_heads(); ++head) std::fill_n(scores.at(0, head), asked.count, 0.0f);
+  }
+};
+
+using eviction_score = std::variant<newest, kvilt::h2o, kvilt::tova, kvilt::snap_kv, kvilt::key_norm>;
+
+// Which rows stay where not all may: `keep` of them, after each block of tokens, of which there are up to `block`.
+struct eviction {
+  static constexpr kvilt::idx block = 128;
+
+  eviction_score score = {};
+  kvilt::idx keep = 0;
+  kvilt::protected_rows ends = {};
+
+  // Rows that a sequence may have at one time.
+  kvilt::idx most_rows(kvilt::idx tokens, int max_step) const {
+    return std::min(tokens, keep + std::max<kvilt::idx>(block, max_step));
+  }
+};
+
+}  // namespace example
