@@ -566,8 +566,9 @@ TEST_CASE("prefix: names what is wrong, and changes nothing", "[cache]") {
   pair.check();
   using windowed = policy<paged<2>, fp16<>, fp16<>, window<>>;
   CHECK_THROWS_WITH(plan_bytes(windowed(8, window<>(4)), {.layers = 1, .kv_heads = 1, .tokens = 8, .prefixes = true}),
-                    containing("without a window and without 16-bit sinks"));
+                    containing("without a window, eviction or 16-bit sinks"));
   STATIC_REQUIRE((!keeps_prefixes<windowed> && !keeps_prefixes<policy<contiguous, fp16<>>> &&
+                  !keeps_prefixes<policy<paged<2>, fp16<>, fp16<>, listed>> &&
                   !keeps_prefixes<policy<paged<2>, fp16<>, fp16<>, keep_all, 4>> &&
                   keeps_prefixes<policy<paged<2>, fp16<>, fp16<>, keep_all, 0, 4>>));
 }

@@ -1,4 +1,4 @@
-// expect: kvilt: prompts find nothing in a cache with a window, 16-bit sinks or places by arithmetic
+// expect: kvilt: prompts find nothing in a cache with a window, eviction, 16-bit sinks or places by arithmetic
 #include <kvilt/kvilt.hpp>
 
 #ifdef KVILT_COMPILE_FAIL_CONTROL

@@ -59,8 +59,9 @@ class prefix_ledger : public ledger<Policy, Space> {
   friend class kvilt::basic_cache_set;
 
   void check_kept() const {
-    static_assert(keeps_prefixes<Policy>,
-                  "kvilt: prompts find nothing in a cache with a window, 16-bit sinks or places by arithmetic");
+    static_assert(
+        keeps_prefixes<Policy>,
+        "kvilt: prompts find nothing in a cache with a window, eviction, 16-bit sinks or places by arithmetic");
     expects(pages_.keeps_names(), "prompts are looked for in a cache whose shape does not say `prefixes`");
   }
   void check_prompt(const prompt_options& options) const {
