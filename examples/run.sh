@@ -38,8 +38,8 @@ TEXT
   fi
   cat <<'TEXT'
 The options are those of decode_loop: --model FILE.gguf, --prompt, --shared-prefix TEXT, --fork N, --tokens, --text,
---positions, --policy NAME, --list, --device cpu | cuda, --calibration FILE, --threads, --integer-weights, --decode-at N,
---csv FILE, --plot FILE, --generate-only. Once it is built, --help explains each.
+--positions, --policy NAME, --keep P,P, --list, --device cpu | cuda, --calibration FILE, --threads, --integer-weights,
+--decode-at N, --csv FILE, --plot FILE, --generate-only. Once it is built, --help explains each.
 TEXT
 }
 
