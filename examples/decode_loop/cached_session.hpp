@@ -142,7 +142,7 @@ class cached_session final : public session {
 
   void begin(int tokens, int step_tokens) override {
     planned_.clear();
-    if (tokens == 1) sums_before_ = sums_;  // it may be cancelled
+    if (tokens <= step_tokens) sums_before_ = sums_;  // a single step may be cancelled
     kvilt::in_chunks(tokens, step_tokens, [&](kvilt::idx first, int count) {
       // NOTE: a step is plain data, so all but the last are ended before any layer has seen them.
       if (first > 0) caches_.commit(planned_.back().steps);
@@ -246,7 +246,10 @@ class cached_session final : public session {
       }
     }
   }
-  void truncate(kvilt::idx length) override { caches_.truncate(selected(), length); }
+  void truncate(kvilt::idx length) override {
+    caches_.truncate(selected(), length);
+    each_group<group_count>([&]<std::size_t G>() { cut_sums<G>(); });
+  }
 
   kvilt::idx cache_bytes() const override {
     return heap_.asked() - caches_.bytes().table_bytes() - caches_.bytes().list_bytes();
@@ -314,6 +317,12 @@ class cached_session final : public session {
     if constexpr (evicts<std::tuple_element_t<G, std::tuple<Policies...>>>)
       sums_.emplace(caches_.template group<int(G)>().shape().layers, shape_.kv_heads, shape_.sequences,
                     shape_.evict.most_rows(shape_.tokens, shape_.max_step));
+  }
+
+  template <std::size_t G>
+  void cut_sums() {
+    if constexpr (evicts<std::tuple_element_t<G, std::tuple<Policies...>>>)
+      sums_->truncate(row(selected()), caches_.template group<int(G)>().kept(selected()));
   }
 
   // After a block: as many rows as may stay, in every layer of a group.

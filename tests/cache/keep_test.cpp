@@ -325,3 +325,48 @@ TEST_CASE("keep: what is left gives the bits of a text that never had more", "[c
   };
   CHECK(same_bits(answer_of(k, v, true), answer_of(left_of(k), left_of(v), false)));
 }
+
+TEST_CASE("keep: a path of a tree is kept behind what is left", "[cache]") {
+  evicted_cache<plain> cache{plain()};
+  dice die(7);
+  cache.open(0);
+  cache.grow_to(0, 30);
+  REQUIRE(cache.keep(0, cache.random_places(0, 13, die)));
+  auto& owner = cache.owner();
+  const sequence s = cache.at(0), other = owner.fork(host(), s);
+  const tensor<float> k = random_tensor(1, 4, 2, 32), v = random_tensor(2, 4, 2, 16);
+  const std::vector<int> path = {1, 3};
+  std::vector<unsigned char> workspace(owner.workspace_bytes(host(), 1));
+  const auto append_rows = [&](sequence to, int tokens, const tensor<float>& keys, const tensor<float>& values) {
+    owner.reserve(to, tokens);
+    const step now = owner.begin(host(), {&to, 1}, {&tokens, 1}, workspace);
+    for (int layer = 0; layer < 2; ++layer) append(host(), owner.view(layer), now, keys.rows(), values.rows());
+    return now;
+  };
+  const step tree = append_rows(s, 4, k, v);
+  const int accepted = 2;
+  for (int layer = 0; layer < 2; ++layer) keep_path(host(), owner.view(layer), tree, path, {&accepted, 1});
+  owner.commit(tree, {&accepted, 1});
+  tensor<float> path_k(2, 2, 32), path_v(2, 2, 16);
+  for (int i = 0; i < 2; ++i)
+    for (int head = 0; head < 2; ++head) {
+      std::copy_n(k.row(path[std::size_t(i)], head).begin(), 32, path_k.rows().at(i, head));
+      std::copy_n(v.row(path[std::size_t(i)], head).begin(), 16, path_v.rows().at(i, head));
+    }
+  owner.commit(append_rows(other, 2, path_k, path_v));
+  const auto rows_of = [&](sequence of) {
+    std::vector<float> all;
+    for (int layer = 0; layer < 2; ++layer)
+      for (int head = 0; head < 2; ++head)
+        each_row(owner.view(layer), owner.holds(of), owner.row(of), head,
+                 [&](const auto& seg, place p, idx position, idx) {
+                   float key[32], value[16];
+                   decode_row(seg.k, seg.k_row(p, head), key), decode_row(seg.v, seg.v_row(p, head), value);
+                   all.push_back(float(position));
+                   all.insert(all.end(), key, key + 32), all.insert(all.end(), value, value + 16);
+                 });
+    return all;
+  };
+  CHECK(owner.kept(s) == 15);
+  CHECK(same_bits(rows_of(s), rows_of(other)));
+}

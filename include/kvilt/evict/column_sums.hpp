@@ -33,8 +33,9 @@ class column_sums {
   /// Tokens whose queries are in them.
   idx queries(int layer, int sequence) const { return queries_[number(layer, sequence)]; }
 
-  /// Adds what the last `last` queries of each of a step's sequences give: after the layer's attention, with what that was
-  /// called with and its log-sum-exps. `anew`: what there was of these sequences is forgotten first.
+  /// Adds what the last `last` queries of each of a step's sequences give: after the layer's attention, with what that
+  /// was called with and its log-sum-exps. `anew`: what there was of these sequences is forgotten first. What was added
+  /// stays where the step is cancelled then: a copy made before is without.
   template <class Variant, class Positions, host_view View, class Q>
   void add(const host& exec, const attention<Variant, Positions>& a, int layer, const View& view, const step& s,
            rows<Q> q, natural_lse lse, int last = all_queries, bool anew = false) {

@@ -7,8 +7,8 @@
 namespace kvilt::inline KVILT_ABI {
 
 /// Keys of small Euclidean norm stay: what is attended much has such, in many models (A. Devoto et al., "A simple and
-/// effective L2 norm-based strategy for KV cache compression", 2024). Reads K as it decodes from the cache, and asks for no
-/// attention.
+/// effective L2 norm-based strategy for KV cache compression", 2024). Reads K as it decodes from the cache, and asks for
+/// no attention.
 struct key_norm {
   static constexpr bool running = false;
   int queries() const { return 0; }
