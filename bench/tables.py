@@ -151,6 +151,16 @@ def of_gpu_peers(rows):
     return spread(rows, left, shape_name, time_and_share)
 
 
+def of_gpu_prefill(rows):
+    def left(row):
+        return {"format": name(row["format"]), "layout": row["layout"]}
+
+    def cell(row):
+        return f"{float(row['TFLOP_s']):.0f}" if row["check"] == "ok" else row["check"]
+
+    return spread(rows, left, shape_name, cell)
+
+
 def of_gpu_mass(rows):
     def left(row):
         return {"keys": name(row["format"]), "layout": row["layout"]}
@@ -209,6 +219,7 @@ KINDS = {
     "heads": of_heads,
     "gpu_decode": of_gpu_decode,
     "gpu_peers": of_gpu_peers,
+    "gpu_prefill": of_gpu_prefill,
     "gpu_mass": of_gpu_mass,
     "gpu_append": of_gpu_append,
     "gpu_load": of_gpu_load,

@@ -22,11 +22,11 @@ struct work_shape {
   int blocks = 0;  // one for each multiprocessor
   int kv_heads = 0;
   fast_divisor group;  // query heads of a KV head
-  int longest = std::numeric_limits<int>::max();  // query rows of an item; those with more are not on the line
+  int longest = std::numeric_limits<int>::max();  // queries of an item; those with more are not on the line
 
   KVILT_HD constexpr int teams() const { return blocks * (warps / heads); }
   /// Is an item of so many queries on the line?
-  KVILT_HD constexpr bool has(int queries) const { return queries > 0 && idx(queries) * group.value() <= longest; }
+  KVILT_HD constexpr bool has(int queries) const { return std::uint32_t(queries) - 1u < std::uint32_t(longest); }
   KVILT_HD constexpr idx row_blocks(int queries) const { return ceil_div(idx(queries) * group.value(), rows); }
   KVILT_HD constexpr idx units(int queries) const { return row_blocks(queries) * (kv_heads / heads); }
 };

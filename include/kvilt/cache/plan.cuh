@@ -67,7 +67,7 @@ work_shape shape_of_work(const View& view, const device_limits& limits, int q_he
     constexpr int least_blocks_of = 4;
     const block_bytes bytes = block_bytes::of<View>(dim_step(view));
     const idx blocks = larger(1, ceil_div(idx(limits.processors), idx(least_blocks_of) * shape.kv_heads));
-    if (bytes.total() <= limits.shared_bytes) shape.longest = int(bytes.rows() * blocks);
+    if (bytes.total() <= limits.shared_bytes) shape.longest = int(bytes.rows() * blocks) / shape.group.value();
   }
   return shape;
 }
