@@ -19,6 +19,11 @@ consteval bool leaves_gaps() {
   else
     return false;
 }
+/// Do positions go up by one from row to row, as in every interval?
+template <class Retention>
+consteval bool goes_by_ones() {
+  return requires { Retention::slides; } && !leaves_gaps<Retention>();
+}
 
 template <class... Segments>
 struct segment_list {

@@ -197,7 +197,7 @@ class key_loader {
       skipped = int(oldest.slot % tokens);
       know(s, oldest, 0);
       int_range visible{0, s.count};
-      if constexpr (requires { Segment::retention_type::slides; }) {
+      if constexpr (goes_by_ones<typename Segment::retention_type>()) {
         visible.first = max(s.seen.first - int(oldest.position), 0);
         visible.last = min(s.seen.last - int(oldest.position), s.count);
       }

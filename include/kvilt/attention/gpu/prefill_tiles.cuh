@@ -113,8 +113,7 @@ class prefill_tiles {
     const lengths n = notes_.item;
     const int count = int(seg.retention.count(n, notes_.sequence, notes_.head));
     int_range run{0, count};
-    if constexpr (requires { Segment::retention_type::slides; }) {
-      // Positions go up by one from row to row.
+    if constexpr (goes_by_ones<typename Segment::retention_type>()) {
       if (count > 0) {
         const int oldest = int(seg.retention.at(n, notes_.sequence, notes_.head, 0).position);
         const int_range seen = notes_.all_seen;
