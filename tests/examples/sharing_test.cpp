@@ -169,7 +169,7 @@ TEST_CASE("sharing: the program says what was there and what it saved", "[exampl
            {"--fork 2 --prompt a --prompt b", "--fork 2 continues one --prompt"},
            {"--fork 0", "--fork"},
            {"--fork 1024", "--fork 1024 continues the prompt by as many tokens; the model has "},
-           {"--shared-prefix x --policy paged16_int8_rot_s4_t64", "without 16-bit sinks"},
+           {"--shared-prefix x --policy paged16_int8_rot_s4_t64", "eviction or 16-bit sinks"},
            {"--shared-prefix x --policy int8", "a policy with pages"},
            {"--shared-prefix x --device cuda", "the processor's alone"}}) {
     const program_result refused = run_decode_loop(model + arguments);
