@@ -34,16 +34,11 @@ struct subject {
   decode_shape shape;
 
   std::string name() const {
-    const auto text = [](int n) { return std::to_string(n); };
-    return what.format + '/' + what.layout + "/dim:" + text(what.dim) + '/' + text(shape.batch) + 'x' +
-           text(shape.context) + "/heads:" + text(shape.q_heads) + ':' + text(shape.kv_heads) +
-           "/queries:" + text(shape.queries);
+    return what.format + '/' + what.layout + "/dim:" + std::to_string(what.dim) + '/' + shape.name();
   }
   std::string label(const char* checked) const {
-    std::string words = what.format + ',' + what.layout;
-    for (const int n : {what.dim, shape.batch, shape.context, shape.q_heads, shape.kv_heads, shape.queries})
-      words += ',' + std::to_string(n);
-    return words + ',' + part() + ',' + checked;
+    return what.format + ',' + what.layout + ',' + std::to_string(what.dim) + ',' + shape.cells() + ',' + part() + ',' +
+           checked;
   }
 
  private:

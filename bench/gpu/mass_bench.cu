@@ -6,6 +6,7 @@
 // of each row is compared with double precision over what the cache holds: `check` says ok or FAIL.
 #include "batch.cuh"
 #include "ceilings.cuh"
+#include "decode/entry.cuh"
 #include "layers.cuh"
 #include "options.hpp"
 #include "program.cuh"
@@ -23,16 +24,10 @@
 
 namespace {
 
-using kvilt::idx;
+using bench::decode_shape, kvilt::idx;
 
 // Of queries that are rounded for narrow keys.
 constexpr double largest_error = 5e-3;
-
-struct mass_shape {
-  int batch, context, q_heads, kv_heads, queries;
-
-  int group() const { return q_heads / kv_heads; }
-};
 
 /// Full caches of pages of 16 tokens, and a step of their newest tokens.
 template <class Format>
@@ -41,7 +36,7 @@ class filled_keys {
   using number = kvilt::bfloat16;
 
  public:
-  explicit filled_keys(const mass_shape& s)
+  explicit filled_keys(const decode_shape& s)
       : shape_(s),
         layers_(policy(), count(), s.batch, s.kv_heads, s.context, s.queries),
         plan_(stream_, layers_.view(0), s.batch, s.context - s.queries, s.queries, s.q_heads),
@@ -104,10 +99,11 @@ class filled_keys {
     stream_.wait();
     const std::vector<float> k = keys.copied();
     const std::vector<number> queries = q_.copied();
+    const int group = shape_.q_heads / shape_.kv_heads;
     std::vector<double> sums(std::size_t(shape_.context), 0.0);
     for (int query = 0; query < shape_.queries; ++query)
-      for (int i = 0; i < shape_.group(); ++i) {
-        const idx row = (idx(sequence) * shape_.queries + query) * shape_.q_heads + head * shape_.group() + i;
+      for (int i = 0; i < group; ++i) {
+        const idx row = (idx(sequence) * shape_.queries + query) * shape_.q_heads + head * group + i;
         add_weights(std::span(queries).subspan(std::size_t(row * dim), dim), k,
                     std::size_t(shape_.context - shape_.queries + query + 1), sums);
       }
@@ -127,7 +123,7 @@ class filled_keys {
     for (std::size_t t = 0; t < seen; ++t) sums[t] += weights[t] / sum;
   }
 
-  mass_shape shape_;
+  decode_shape shape_;
   bench::stream stream_;
   bench::kv_layers<policy> layers_;
   bench::device_plan plan_;
@@ -142,7 +138,7 @@ class measurement {
   explicit measurement(int runs) : runs_(runs), ceilings_(stream_, runs) {}
 
   template <class Format>
-  void measure(benchmark::State& state, const std::string& label, const mass_shape& shape) {
+  void measure(benchmark::State& state, const std::string& label, const decode_shape& shape) {
     filled_keys<Format> keys(shape);
     const double error = keys.error();
     if (!(error < largest_error)) ++failures_;
@@ -181,15 +177,12 @@ class measurement {
 
 template <class Format>
 void add_rows(measurement& m, bool quick) {
-  std::vector<mass_shape> shapes{{64, 4096, 32, 8, 1}, {16, 8192, 32, 8, 1}};
+  std::vector<decode_shape> shapes{{64, 4096, 32, 8, 1}, {16, 8192, 32, 8, 1}};
   if (!quick)
     for (const int queries : {4, 32}) shapes.push_back({16, 8192, 32, 8, queries});
-  for (const mass_shape& s : shapes) {
-    const auto text = [](int n) { return std::to_string(n); };
-    std::string label = std::string(Format::name()) + ",paged16";
-    for (const int n : {s.batch, s.context, s.q_heads, s.kv_heads, s.queries}) label += ',' + text(n);
-    const std::string name = std::string(Format::name()) + "/paged16/" + text(s.batch) + 'x' + text(s.context) +
-                             "/heads:" + text(s.q_heads) + ':' + text(s.kv_heads) + "/queries:" + text(s.queries);
+  for (const decode_shape& s : shapes) {
+    const std::string format = Format::name(), label = format + ",paged16," + s.cells(),
+                      name = format + "/paged16/" + s.name();
     benchmark::RegisterBenchmark(name.c_str(),
                                  [&m, label, s](benchmark::State& state) { m.measure<Format>(state, label, s); })
         ->Iterations(1)

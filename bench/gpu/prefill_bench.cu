@@ -48,9 +48,7 @@ class measurement {
       seconds.push_back(watch_.seconds_of(stream_, chain) / layers->layers());
       state.SetIterationTime(seconds.back());
     }
-    std::string label = e.format + ',' + e.layout;
-    for (const int n : {e.dim, s.batch, s.context, s.q_heads, s.kv_heads, s.queries}) label += ',' + std::to_string(n);
-    state.SetLabel(label + (ok ? ",ok" : ",FAIL"));
+    state.SetLabel(e.format + ',' + e.layout + ',' + std::to_string(e.dim) + ',' + s.cells() + (ok ? ",ok" : ",FAIL"));
     state.counters["us"] = 1e6 * bench::median(seconds);
     state.counters["TFLOP_s"] = 1e-12 * flops_of(e, s) / bench::median(seconds);
     state.counters["error"] = error;
@@ -76,10 +74,7 @@ int run(int argc, char** argv) {
   for (const auto add : {bench::add_prefill_16_bit, bench::add_prefill_codes, bench::add_prefill_dims}) add(entries);
   for (const decode_entry& e : entries)
     for (const decode_shape& s : shapes_of(e, o.quick)) {
-      const std::string name = e.format + '/' + e.layout + "/dim:" + std::to_string(e.dim) + '/' +
-                               std::to_string(s.batch) + 'x' + std::to_string(s.context) +
-                               "/heads:" + std::to_string(s.q_heads) + ':' + std::to_string(s.kv_heads) +
-                               "/queries:" + std::to_string(s.queries);
+      const std::string name = e.format + '/' + e.layout + "/dim:" + std::to_string(e.dim) + '/' + s.name();
       benchmark::RegisterBenchmark(name.c_str(), [&measure, e, s](benchmark::State& state) { measure(state, e, s); })
           ->Iterations(o.runs)
           ->UseManualTime();

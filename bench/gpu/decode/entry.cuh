@@ -18,6 +18,18 @@ struct decode_shape {
   int kv_heads = 8;
   int queries = 1;  // newest tokens of a sequence
 
+  /// As in a row's name, and as a table's cells.
+  std::string name() const {
+    const auto text = [](int n) { return std::to_string(n); };
+    return text(batch) + 'x' + text(context) + "/heads:" + text(q_heads) + ':' + text(kv_heads) +
+           "/queries:" + text(queries);
+  }
+  std::string cells() const {
+    std::string words;
+    for (const int n : {batch, context, q_heads, kv_heads, queries}) words += ',' + std::to_string(n);
+    return words.substr(1);
+  }
+
   friend bool operator==(const decode_shape&, const decode_shape&) = default;
 };
 

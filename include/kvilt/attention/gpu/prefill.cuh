@@ -128,10 +128,7 @@ class block_of_rows {
       if constexpr (numbers == ptx::numbers::fp16) {
         float largest = 0;
         for (int i = t(); i < 16 * tile::k_steps; i += 4) largest = fmaxf(largest, fabsf(row[i]));
-        largest = fmaxf(largest, __shfl_xor_sync(all, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(all, largest, 2));
-        const int exponent = int(__float_as_uint(largest) >> 23) - 127;
-        scale = __uint_as_float(u32(127 + (exponent < -100 ? -100 : exponent > 100 ? 100 : exponent)) << 23);
+        scale = power_of_two_in_row(largest);
       }
       const float inverse = 1 / scale;
       float sum = 0;

@@ -59,10 +59,7 @@ class query_factors {
         for (int i = 0; i < words; ++i)
 #pragma unroll
           for (int j = 0; j < 2 * k::spread; ++j) largest = fmaxf(largest, fabsf(x[i][j]));
-        largest = fmaxf(largest, __shfl_xor_sync(all, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(all, largest, 2));
-        const int exponent = int(__float_as_uint(largest) >> 23) - 127;
-        scale = __uint_as_float(u32(127 + (exponent < -100 ? -100 : exponent > 100 ? 100 : exponent)) << 23);
+        scale = power_of_two_in_row(largest);
       }
       const float inverse = 1 / scale;
       float sum = 0;

@@ -143,6 +143,15 @@ consteval bool queries_as_given() {
          !std::is_same_v<typename Task::positions_type, cache_positions>;
 }
 
+/// The power of two that a row's largest number is less than twice as large as, within 2^-100 and 2^100; four lanes side by
+/// side have a row, and each gives the largest of its own.
+__device__ inline float power_of_two_in_row(float largest) {
+  largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+  const int exponent = int(__float_as_uint(largest) >> 23) - 127;
+  return __uint_as_float(ptx::u32(127 + (exponent < -100 ? -100 : exponent > 100 ? 100 : exponent)) << 23);
+}
+
 /// Rows [first, first + count) of the unit's queries, at most eight, in the view's rotation; those of eight that there are
 /// not, and numbers beyond `dim` up to `padded`, are 0.
 template <class Task, class Segment>
