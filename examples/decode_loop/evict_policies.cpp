@@ -40,7 +40,7 @@ std::string share_text(double percent) {
 
 template <class Policy>
 policy_entry entry_of(const choice& by, const std::string& rows, double percent) {
-  const auto listing = on_host_only(on_request(listed<Policy>(by.name + "_" + rows)), "tokens are evicted on the host");
+  const auto listing = on_host_only(on_request(named<Policy>(by.name + "_" + rows)), "tokens are evicted on the host");
   policy_entry entry = entry_of(listing);
   const auto with_eviction = [by, percent](session_shape s) {
     s.evict = eviction_of(by, percent, s.tokens);

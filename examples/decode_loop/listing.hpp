@@ -44,19 +44,19 @@ Policy of_head_dim(int head_dim) {
 
 // A policy whose parts take the model's head dim at run time, or, with `make`, any policy at all.
 template <class Policy, kvilt::attention_variant Variant = kvilt::causal>
-listing<Policy, attention_by<Variant>> listed(std::string name, Variant variant = {},
-                                              Policy (*make)(int head_dim) = of_head_dim<Policy>) {
+listing<Policy, attention_by<Variant>> named(std::string name, Variant variant = {},
+                                             Policy (*make)(int head_dim) = of_head_dim<Policy>) {
   return {std::move(name), make, {variant}};
 }
 
 template <class Policy>
-listing<Policy, attention_in_cache> listed_streaming(std::string name) {
+listing<Policy, attention_in_cache> named_streaming(std::string name) {
   return {std::move(name), of_head_dim<Policy>, {}};
 }
 
 // Formats whose scales come from ranges over a text: see calibrate.hpp.
 template <class Policy>
-listing<Policy, attention_by<kvilt::causal>> listed_calibrated(std::string name, scale_of which) {
+listing<Policy, attention_by<kvilt::causal>> named_calibrated(std::string name, scale_of which) {
   return {std::move(name), of_head_dim<Policy>, {}, true, which};
 }
 

@@ -11,9 +11,9 @@ template <class Format>
 auto calibrated_list(const std::string& name, scale_of which) {
   using namespace kvilt;
   return std::tuple{
-      listed_calibrated<policy<contiguous, Format>>(name, which),
-      listed_calibrated<policy<contiguous, Format, fp16<>>>(name + "_fp16", which),
-      listed_calibrated<policy<contiguous, fp16<>, Format>>("fp16_" + name, which),
+      named_calibrated<policy<contiguous, Format>>(name, which),
+      named_calibrated<policy<contiguous, Format, fp16<>>>(name + "_fp16", which),
+      named_calibrated<policy<contiguous, fp16<>, Format>>("fp16_" + name, which),
   };
 }
 
@@ -22,10 +22,10 @@ inline auto scale_list() {
   using namespace kvilt;
   return on_request(std::tuple_cat(
       std::tuple{
-          listed<policy<contiguous, q8<>, fp16<>>>("int8_fp16"),
-          listed<policy<contiguous, fp16<>, q8<>>>("fp16_int8"),
-          listed<policy<contiguous, e4m3<>, fp16<>>>("e4m3_fp16"),
-          listed<policy<contiguous, fp16<>, e4m3<>>>("fp16_e4m3"),
+          named<policy<contiguous, q8<>, fp16<>>>("int8_fp16"),
+          named<policy<contiguous, fp16<>, q8<>>>("fp16_int8"),
+          named<policy<contiguous, e4m3<>, fp16<>>>("e4m3_fp16"),
+          named<policy<contiguous, fp16<>, e4m3<>>>("fp16_e4m3"),
       },
       calibrated_list<q8_static<>>("int8_head", scale_of::head),
       calibrated_list<q8_static<>>("int8_tensor", scale_of::tensor),

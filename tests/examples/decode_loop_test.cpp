@@ -778,9 +778,9 @@ TEST_CASE("decode_loop: where no GPU can be used, that is said in one line", "[e
 TEST_CASE("decode_loop: a policy without a kernel is left out, or refused where it is named", "[examples]") {
   using namespace example;
   using fp16 = kvilt::policy<kvilt::contiguous, kvilt::fp16<>>;
-  const std::vector<policy_entry> all{entry_of(listed<fp16>("taken")),
-                                      entry_of(on_host_only(listed<fp16>("first"), "its format is the host's")),
-                                      entry_of(on_host_only(listed<fp16>("second"), "so is this"))};
+  const std::vector<policy_entry> all{entry_of(named<fp16>("taken")),
+                                      entry_of(on_host_only(named<fp16>("first"), "its format is the host's")),
+                                      entry_of(on_host_only(named<fp16>("second"), "so is this"))};
   std::vector<policy_entry> chosen = all;
   CHECK(leave_out_without_kernels(chosen, {"taken"}) ==
         "Left out, without a kernel for a GPU: first (its format is the host's), second (so is this)");

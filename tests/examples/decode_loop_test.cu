@@ -55,9 +55,9 @@ void check_near(const std::vector<float>& got, const std::vector<float>& want, f
 std::vector<cuda_policy> some_policies() {
   using namespace kvilt;
   using int4_rot = rotated<q4<>>;
-  return {cuda_policy_of(listed<policy<contiguous, fp16<>>>("fp16")),
-          cuda_policy_of(listed_calibrated<policy<contiguous, q8_static<>>>("int8_head", scale_of::head)),
-          cuda_policy_of(listed<policy<paged<16>, int4_rot, int4_rot, keep_all, 4, 64>>("paged16_int4_rot_s4_t64"))};
+  return {cuda_policy_of(named<policy<contiguous, fp16<>>>("fp16")),
+          cuda_policy_of(named_calibrated<policy<contiguous, q8_static<>>>("int8_head", scale_of::head)),
+          cuda_policy_of(named<policy<paged<16>, int4_rot, int4_rot, keep_all, 4, 64>>("paged16_int4_rot_s4_t64"))};
 }
 
 // The root of the mean of squared differences.
