@@ -1,5 +1,5 @@
-# Every header is the first and only one of a source file, twice. All of them then meet in two sources of one program,
-# and, where nvcc is found, in a third that it compiled.
+# Every header is the first and only one of a source file, twice: the host's compiler takes those for C++, nvcc those for
+# CUDA. All of them then meet in two sources of one program, under either compiler.
 set(generated ${CMAKE_CURRENT_BINARY_DIR}/headers)
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/include/*.hpp)
 file(GLOB_RECURSE cuda_headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include
@@ -7,6 +7,8 @@ file(GLOB_RECURSE cuda_headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/
 # These need more than the compiler: the CUDA Toolkit's headers, NCCL's.
 set(host_headers ${headers})
 list(FILTER host_headers EXCLUDE REGEX "^kvilt/gpu/")
+set(toolkit_headers ${headers})
+list(FILTER toolkit_headers INCLUDE REGEX "^kvilt/gpu/")
 list(FILTER cuda_headers EXCLUDE REGEX "^kvilt/dist/")
 
 function(add_lone_headers target suffix)
@@ -29,19 +31,25 @@ function(add_meeting_source target file)
   target_sources(${target} PRIVATE ${generated}/${file})
 endfunction()
 
-add_lone_headers(lone_headers cpp ${host_headers})
-add_library(header_without_exceptions OBJECT ${generated}/kvilt_kvilt_hpp.cpp)
+if(KVILT_SANITIZE)
+  set(lone_headers) # they run nothing
+else()
+  add_lone_headers(lone_headers cpp ${host_headers})
+  set(lone_headers lone_headers)
+endif()
+file(CONFIGURE OUTPUT ${generated}/whole.cpp CONTENT "#include <kvilt/kvilt.hpp>\n" @ONLY)
+add_library(header_without_exceptions OBJECT ${generated}/whole.cpp)
 target_link_libraries(header_without_exceptions PRIVATE kvilt_development)
 target_compile_options(header_without_exceptions PRIVATE -fno-exceptions -fno-rtti)
 add_executable(test_linking headers/main.cpp)
-target_link_libraries(test_linking PRIVATE kvilt_development lone_headers)
+target_link_libraries(test_linking PRIVATE kvilt_development ${lone_headers})
 add_meeting_source(test_linking first.cpp ${host_headers})
 list(REVERSE host_headers)
 add_meeting_source(test_linking second.cpp ${host_headers})
 add_test(NAME linking COMMAND test_linking)
 
 if(CMAKE_CUDA_COMPILER)
-  add_lone_headers(lone_cuda_headers cu ${headers} ${cuda_headers})
+  add_lone_headers(lone_cuda_headers cu ${toolkit_headers} ${cuda_headers})
   add_executable(test_linking_cuda headers/main.cpp)
   target_link_libraries(test_linking_cuda PRIVATE kvilt_development lone_cuda_headers)
   target_compile_definitions(test_linking_cuda PRIVATE WITH_CUDA)
