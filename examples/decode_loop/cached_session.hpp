@@ -229,7 +229,7 @@ class cached_session final : public session {
 
   void save(const kvilt::host& exec, const std::string& path, const kvilt::text_labels& labels) const override {
     if constexpr (evicts_any)
-      throw std::invalid_argument("what is left of an evicted text is not saved");
+      throw std::invalid_argument("sums of attention by which tokens are evicted are not saved");
     else
       kvilt::save(exec, caches_, selected(), path, labels);
   }

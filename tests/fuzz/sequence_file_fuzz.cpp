@@ -56,7 +56,7 @@ void open(const fuzz::memory_file& memory, const Policy& policy) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::choices choose(data, size);
-  const int how = choose.below(6);
+  const int how = choose.below(8);
   std::vector<unsigned char> bytes(data + (size > 0), data + size);
   if (how % 2) sign(bytes);
   const fuzz::memory_file memory(bytes.data(), bytes.size());
@@ -64,7 +64,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     open(memory, policy<paged<4>, q8<8>, q4<8>, keep_all, 1, 2>());
   else if (how < 4)
     open(memory, policy<paged<2>, fp16<8>, fp16<8>, window<5>>());
-  else
+  else if (how < 6)
     open(memory, ring<fp16<8>, q8<8>, 5, 1>());
+  else
+    open(memory, policy<paged<4>, q8<8>, q4<8>, listed, 1, 2>());
   return 0;
 }

@@ -2,6 +2,7 @@
 
 #include "support/catch.hpp"
 #include "support/memory.hpp"
+#include "support/random_places.hpp"
 #include "support/subject.hpp"
 #include "support/tensors.hpp"
 
@@ -100,23 +101,8 @@ class evicted_cache {
     }
   }
 
-  // Places in random order of what may go, as many in each list.
-  std::vector<int> random_places(int tag, idx count, dice& die) {
-    const kvilt::position_range may_go = owner_.evictable(at(tag));
-    const idx all = rows(tag);
-    std::vector<int> places;
-    for (int list = 0; list < lists; ++list) {
-      std::vector<int> one;
-      for (int i = 0; i < all; ++i)
-        if (i >= may_go.first && i < may_go.last) one.push_back(i);
-      while (idx(one.size()) > count - (all - (may_go.last - may_go.first)))
-        one.erase(one.begin() + die.below(int(one.size())));
-      for (int i = 0; i < all; ++i)
-        if (i < may_go.first || i >= may_go.last) one.push_back(i);
-      std::sort(one.begin(), one.end());
-      places.insert(places.end(), one.begin(), one.end());
-    }
-    return places;
+  std::vector<int> random_places(int tag, idx count, dice& die) const {
+    return support::random_places(owner_, at(tag), count, die);
   }
   // Whether the pages were there. Bytes of rows that stay are what they were, and those of rows that are gone become
   // 0xff, in which every float is NaN.

@@ -99,7 +99,7 @@ TEST_CASE("restore: the file lies as its description says", "[tiers]") {
   save(host(), cache.owner, s, folder / "text", {"m1", keys, tokens});
   const file_bytes bytes = bytes_of(folder / "text");
 
-  const unsigned char begins[] = {0x89, 'K', 'V', 'I', 'L', 'T', '\r', '\n', 4, 3, 2, 1, 1, 0, 0, 0};
+  const unsigned char begins[] = {0x89, 'K', 'V', 'I', 'L', 'T', '\r', '\n', 4, 3, 2, 1, 2, 0, 0, 0};
   REQUIRE(std::equal(std::begin(begins), std::end(begins), bytes.begin()));
   const std::uint64_t described = number_at<std::uint64_t>(bytes, 16);
   CHECK(number_at<std::uint64_t>(bytes, 24) == 2 * 2 * 3 * 8 * 4);  // layers, K and V, tokens, numbers, bytes
@@ -113,7 +113,7 @@ TEST_CASE("restore: the file lies as its description says", "[tiers]") {
   wanted += std::string("\3\0\0\0\0\0\0\0\13\0\0\0\14\0\0\0\363\377\377\377", 20);        // tokens
   wanted += std::string("\0\0\0\0\0\0\0\0\1\0\0\0", 12);                                  // no shares, one group
   wanted += char(identity.size()) + std::string(3, '\0') + identity;
-  wanted += std::string("\2\0\0\0\1\0\0\0\3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 24);  // layers, heads, body, no scales
+  wanted += std::string("\2\0\0\0\1\0\0\0\3\0\0\0\0\0\0\0", 16) + std::string(16, '\0');  // layers, heads, body; no more
   CHECK(std::string(bytes.begin() + 72, bytes.begin() + 72 + std::ptrdiff_t(described)) == wanted);
 
   const std::size_t first = 72 + std::size_t(described);
@@ -182,7 +182,7 @@ TEST_CASE("restore: what the file says of itself is refused by name", "[tiers]")
   };
   with([](file_bytes& b) { b[0] = 'x'; }, "it is no saved sequence of kvilt");
   with([](file_bytes& b) { std::reverse(b.begin() + 8, b.begin() + 12); }, "by a machine of another byte order");
-  with([](file_bytes& b) { put_number(b, 12, 2); }, "it has version 2 of the format; version 1 is known");
+  with([](file_bytes& b) { put_number(b, 12, 3); }, "it has version 3 of the format; version 2 is known");
   with([](file_bytes& b) { put_number(b, 32, 0); }, "its blocks have 0 bytes");
   with([](file_bytes& b) { put_number(b, 32, (1 << 24) + 1); }, "its blocks have 16777217 bytes");
   with([](file_bytes& b) { b[45] = 'd'; }, "its checksum is another than crc32c");
@@ -216,6 +216,59 @@ TEST_CASE("restore: what the file says of itself is refused by name", "[tiers]")
   with([](file_bytes& b) { put_number(b, 72 + 12, -1ll); }, "its description of");                  // length
   with([](file_bytes& b) { put_number(b, 72 + 12, 8ll); }, "8 tokens of its policy have");
   with([](file_bytes& b) { put_number(b, 72 + 36, ~std::uint32_t(0)); }, "its description of");  // groups
+}
+
+TEST_CASE("restore: what a file says of evicted tokens is held against its text", "[tiers]") {
+  using rule = policy<paged<4>, q8<16>, q4<8>, listed>;
+  const test_folder folder;
+  const std::string path = folder / "text";
+  const auto refused_with = [&](auto kept, std::uint32_t rows, std::uint32_t evicted, const std::string& text) {
+    file_bytes bytes = bytes_of(path);
+    const std::size_t after_body = 72 + std::size_t(number_at<std::uint64_t>(bytes, 16)) - 16;
+    put_number(bytes, after_body, rows);
+    put_number(bytes, after_body + 4, evicted);
+    sign(bytes);
+    write_bytes(path, bytes);
+    refuses(kept, path, text);
+  };
+  {
+    kept_cache<kind> none(kind(), small);
+    const sequence s = none.owner.open();
+    none.grow(s, 1, 7);
+    save(host(), none.owner, s, path);
+    refused_with(kept_cache<kind>(kind(), small), 0, 1, "has 0 rows on record and 1 tokens evicted of a body of");
+  }
+  kept_cache<rule> one(rule(), small);
+  const sequence s = one.owner.open();
+  one.grow(s, 1, 9);
+  std::vector<int> places;
+  for (int list = 0; list < 4; ++list)
+    for (const int row : {0, 2, 5, 7, 8}) places.push_back(row);
+  one.owner.keep(host(), s, places);  // 3 rows on record, 4 tokens evicted
+  for (const std::uint32_t lie : {7u, ~0u}) {
+    save(host(), one.owner, s, path);
+    refused_with(kept_cache<rule>(rule(), small), lie, 4, " rows on record and 4 tokens evicted of a body of 9");
+    save(host(), one.owner, s, path);
+    refused_with(kept_cache<rule>(rule(), small), 3, lie, "has 3 rows on record and ");
+  }
+  // Positions that do not go up, or reach into the rows that are not on record, under a checksum that is right.
+  for (const std::int32_t lie : {-1, 0, 5, 7, 1 << 30}) {
+    save(host(), one.owner, s, path);
+    file_bytes bytes = bytes_of(path);
+    const std::size_t first = 72 + std::size_t(number_at<std::uint64_t>(bytes, 16)), last = bytes.size() - 8;
+    std::size_t at = first + 5 * (16 + 2 + 4 + 4);  // behind K and V of one head
+    REQUIRE(number_at<std::int32_t>(bytes, at) == 0);
+    REQUIRE(number_at<std::int32_t>(bytes, at + 4) == 2);
+    put_number(bytes, at + 4, lie);
+    file_bytes block(8, 0);  // its number
+    block.insert(block.end(), bytes.begin() + std::ptrdiff_t(first), bytes.begin() + std::ptrdiff_t(last));
+    put_number(bytes, last, std::uint64_t(crc32c::of(0, block.data(), block.size())));
+    put_number(bytes, 56, std::uint64_t(crc32c::of(0, &bytes[last], 8)));
+    sign(bytes);
+    write_bytes(path, bytes);
+    kept_cache<rule> to(rule(), small);
+    refuses(to, path, lie <= 0 || lie > 5 ? "has position " + std::to_string(lie) : "has position 5 after 5");
+  }
 }
 
 TEST_CASE("restore: another policy, shape, model, key or text is refused by name", "[tiers]") {

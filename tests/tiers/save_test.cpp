@@ -1,5 +1,6 @@
 #include "support/catch.hpp"
 #include "support/kept_rows.hpp"
+#include "support/random_places.hpp"
 #include "support/saved_files.hpp"
 
 #include <kvilt/core/thread_pool.hpp>
@@ -53,6 +54,11 @@ using pairs = std::tuple<moved<contiguous, paged<16>, fp32<16>, q8<24>>,    //
                          moved<paged<2>, paged<16>, latent, prefix<latent, 64>>,
                          moved<paged<16>, contiguous, e4m3_static<16>, q8_static<8>>>;
 
+using evicted_pairs =
+    std::tuple<moved<paged<4>, paged<16>, fp32<16>, q8<24>, listed>, moved<contiguous, paged<3>, fp16<8>, q4<32>, listed>,
+               moved<paged<2>, contiguous, rotated<q8<32>>, q4<64>, listed, 3, 9>,
+               moved<paged<16>, paged<1>, q4<32>, e4m3<16>, listed, 2>>;
+
 // Where windows, tails, tiles and pages of all of the policies have edges, and further.
 constexpr idx some_lengths[] = {0, 1, 3, 4, 16, 33, 41, 68, 71};
 
@@ -84,6 +90,63 @@ TEMPLATE_LIST_TEST_CASE("save: what is restored into another layout is the same 
     REQUIRE(other.bytes(there) == neighbours_bytes);
     for (const int tokens : {1, 4, 1, 2}) REQUIRE(other.step(back, 8, tokens) == one.step(s, 8, tokens));
     REQUIRE(other.bytes(back) == one.bytes(s));
+    other.owner.close(back);
+    other.owner.close(there);
+    CHECK(other.owner.free_pages() == kept_cache(TestType::to(), large).owner.free_pages());
+  }
+}
+
+// Positions of all rows, in the order of layers, heads and places.
+template <class Cache>
+std::vector<idx> positions_of(const Cache& owner, sequence s) {
+  std::vector<idx> all;
+  for (int layer = 0; layer < owner.shape().layers; ++layer)
+    for (int head = 0; head < owner.shape().kv_heads; ++head)
+      each_row(owner.view(layer), owner.holds(s), owner.row(s), head,
+               [&](const auto&, place, idx position, idx) { all.push_back(position); });
+  return all;
+}
+
+TEMPLATE_LIST_TEST_CASE("save: what is left of an evicted text is restored with its positions and goes on", "[tiers]",
+                        evicted_pairs) {
+  const test_folder folder;
+  for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {
+    INFO("seed " << seed);
+    support::dice die(seed), again(seed + 100);
+    kept_cache one(TestType::from(), small);
+    kept_cache other(TestType::to(), large, 0xff);
+    const sequence s = one.owner.open(), there = other.owner.open();
+    other.grow(there, 9, 13);
+    const auto neighbours_bytes = other.bytes(there);
+    const auto evict = [](auto& from, sequence of, support::dice& by) {
+      const position_range may_go = from.owner.evictable(of);
+      const idx most = may_go.last - may_go.first, least = from.owner.kept(of) - most;
+      from.owner.keep(host(), of, random_places(from.owner, of, least + by.below(int(std::min<idx>(most, 25)) + 1), by));
+    };
+    // NOTE: more than the cache has room for at one time, and so that some rows of the end are not on record.
+    for (int i = 0; i < 4; ++i) {
+      one.grow(s, 8, one.owner.length(s) + 30 + die.below(12));
+      evict(one, s, die);
+    }
+    one.grow(s, 8, one.owner.length(s) + die.below(9));
+
+    save(host(), one.owner, s, folder / "text");
+    const sequence_file<> file(folder / "text");
+    const sequence back = restore(host(), other.owner, file);
+    REQUIRE(other.owner.length(back) == one.owner.length(s));
+    REQUIRE(other.owner.kept(back) == one.owner.kept(s));
+    REQUIRE(positions_of(other.owner, back) == positions_of(one.owner, s));
+    REQUIRE(other.bytes(back) == one.bytes(s));
+    REQUIRE(other.bytes(there) == neighbours_bytes);
+
+    for (const int tokens : {1, 4, 2}) REQUIRE(other.step(back, 8, tokens) == one.step(s, 8, tokens));
+    support::dice same = again;
+    evict(one, s, again), evict(other, back, same);
+    REQUIRE(other.step(back, 8, 3) == one.step(s, 8, 3));
+    one.owner.truncate(s, one.owner.length(s) - 2), other.owner.truncate(back, other.owner.length(back) - 2);
+    REQUIRE(other.step(back, 8, 5) == one.step(s, 8, 5));
+    CHECK(positions_of(other.owner, back) == positions_of(one.owner, s));
+    CHECK(other.bytes(back) == one.bytes(s));
     other.owner.close(back);
     other.owner.close(there);
     CHECK(other.owner.free_pages() == kept_cache(TestType::to(), large).owner.free_pages());

@@ -74,13 +74,7 @@ class ledger : public row_ledger<Policy, Space> {
   /// same policy. Room must be reserved. Behind a 16-bit tail an empty sequence alone takes copies.
   void adopt(sequence s, const lengths& n) {
     check_adopt(s, n);
-    entry& e = of(s);
-    e.length = n.after;
-    if constexpr (Policy::tail > 0) e.body = n.body_after;
-    e.written = larger(e.written, n.after);
-    // NOTE: what the window does not show was not copied.
-    if constexpr (slides) e.lost = larger(e.lost, first_seen(n.after, policy_.retention.width()));
-    held::release_left_of_window(find(s).row);
+    hold(s, n);
   }
 
   /// Pages that `reserve` would take. Throws `invalid_argument` as it does.
@@ -167,14 +161,29 @@ class ledger : public row_ledger<Policy, Space> {
             s.slot, " is truncated to ", length, ", inside a tile of ", Policy::tile);
   }
 
-  void check_adopt(sequence s, const lengths& n) const {
+  /// The same of a body from which tokens were evicted before it was copied, for an empty sequence.
+  void adopt_listed(sequence s, const lengths& n, listed_rows listed) {
+    check_adopt(s, n, listed.evicted);
+    held::lists()[find(s).row] = listed;
+    hold(s, n);
+  }
+  void check_adopt(sequence s, const lengths& n, idx evicted = 0) const {
     check_idle("adopt");
     const entry& e = of(s);
     check_holding<Policy>(s.slot, n, shape_.max_step);
     expects(n.after >= e.length && n.after < no_end && (Policy::tail == 0 || e.length == 0), "sequence ", s.slot,
             " of ", e.length, " tokens is to hold ", n.after, " by copy; ",
             Policy::tail ? "behind a tail it must be empty" : "no fewer");
-    check_room(s, n.after - e.length, n.body_after - Policy::exact_sinks - (e.length - kept(s)));
+    check_room(s, n.after - e.length - evicted, n.body_after - Policy::exact_sinks - (e.length - kept(s)) - evicted);
+  }
+  void hold(sequence s, const lengths& n) {
+    entry& e = of(s);
+    e.length = n.after;
+    if constexpr (Policy::tail > 0) e.body = n.body_after;
+    e.written = larger(e.written, n.after);
+    // NOTE: what the window does not show was not copied.
+    if constexpr (slides) e.lost = larger(e.lost, first_seen(n.after, policy_.retention.width()));
+    held::release_left_of_window(find(s).row);
   }
 
   void check_commit(const step_type& s, std::span<const int> accepted) const {

@@ -66,6 +66,10 @@ class listed_body {
   KVILT_HD static constexpr bool sees(idx, idx) { return true; }
   KVILT_HD static constexpr idx sees_from(idx) { return 0; }
 
+  /// What is on record of a sequence, and where: who saves rows saves that too.
+  const listed_rows& on_record_of(int sequence) const { return rows_[sequence]; }
+  const plane& positions() const { return positions_; }
+
   /// Which token is in slot `i`.
   KVILT_HD idx position_of(int sequence, int head, idx i) const {
     const listed_rows r = rows_[sequence];

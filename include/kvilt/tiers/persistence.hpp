@@ -39,9 +39,8 @@ struct persistence {
           for (const int n : {layer, share.group, share.layer, share.heads.first, share.heads.count})
             d.shares.push_back(std::uint32_t(n));
     each(owner, [&](const auto& c, int) {
-      static_assert(!std::remove_cvref_t<decltype(c)>::evicts, "kvilt: what is left of an evicted text is not saved");
       d.groups.push_back({policy_identity(c.policy_), std::uint32_t(c.shape_.layers), std::uint32_t(c.shape_.kv_heads),
-                          0, scales_of(c)});
+                          0, 0, 0, scales_of(c)});
     });
     return d;
   }
@@ -52,19 +51,29 @@ struct persistence {
     each(owner, [&](const auto& c, int) { c.check_idle(verb); });
   }
 
-  /// Room for what a new sequence is to hold: a page for each row, none for what its window has left. Throws as
-  /// `reserve` and `adopt` do.
+  /// What of a sequence is listed; nothing where no tokens are evicted.
   template <class Policy>
-  static void make_room(cache<Policy>& c, sequence s, const lengths& n) {
+  static listed_rows listed_of(const cache<Policy>& c, sequence s) {
+    if constexpr (cache<Policy>::evicts)
+      return c.lists()[c.row(s)];
+    else
+      return {};
+  }
+
+  /// A new sequence holds what is to be restored: it has a page for each row, none for what its window has left. Throws
+  /// as `reserve` and `adopt` do.
+  template <class Policy>
+  static void hold(cache<Policy>& c, sequence s, const lengths& n, listed_rows listed) {
     using cache_type = cache<Policy>;
     check_holding<Policy>(s.slot, n, c.shape_.max_step);
+    const idx tokens = n.after - listed.evicted;
     if constexpr (!cache_type::tabled) {
-      c.reserve(s, n.after);
+      c.reserve(s, tokens);
     } else {
-      expects(n.after <= c.plan_.max_length, "sequence ", s.slot, " is to hold ", n.after,
+      expects(tokens <= c.plan_.max_length, "sequence ", s.slot, " is to hold ", tokens,
               " tokens; the longest may have ", c.plan_.max_length);
-      const idx page = c.plan_.page_rows, in_body = larger(n.body_after - Policy::exact_sinks, 0);
-      const idx end = larger(c.pages_for(n.after), c.pages_of_rows(in_body));
+      const idx page = c.plan_.page_rows, in_body = larger(n.body_after - Policy::exact_sinks - listed.evicted, 0);
+      const idx end = larger(c.pages_for(tokens), c.pages_of_rows(in_body));
       idx sinks = 0, first = 0;
       if constexpr (cache_type::slides) {
         const idx left = larger(first_seen(n.after, c.policy_.retention.width()) - Policy::sinks, 0);
@@ -72,14 +81,27 @@ struct persistence {
         first = smaller(larger((c.first_body_slot() + left) / page, sinks), end);
       }
       expects<out_of_pages>(sinks + end - first <= c.pages_.free(), "sequence ", s.slot, " needs ", sinks + end - first,
-                            " pages for the ", n.after, " tokens of a file; ", c.pages_.free(), " of ",
+                            " pages for the ", tokens, " tokens of a file; ", c.pages_.free(), " of ",
                             c.pages_.total(), " are free");
       const int row = c.row(s);
       c.pages_.take(row, 0, sinks);
       c.pages_.take(row, first, end);
       c.of(s).pages = end;
     }
-    c.check_adopt(s, n);
+    if constexpr (cache_type::evicts)
+      c.adopt_listed(s, n, listed);
+    else
+      c.adopt(s, n);
+  }
+
+  /// `body(row, layer, head, retention)` for the body of each layer and head, where positions are on record.
+  template <class Policy, class Body>
+  static void each_record(const cache<Policy>& c, sequence s, Body&& body) {
+    for (int layer = 0; layer < c.shape_.layers; ++layer)
+      c.view(layer).each([&](const auto& seg) {
+        if constexpr (leaves_gaps<typename std::remove_cvref_t<decltype(seg)>::retention_type>())
+          for (int head = 0; head < c.shape_.kv_heads; ++head) body(c.row(s), layer, head, seg.retention);
+      });
   }
 
   /// The file's header, and what of it `restore` needs.

@@ -48,6 +48,33 @@ inline void check_same(const std::string& path, const saved_description& d, cons
   }
 }
 
+/// What a file says of evicted tokens can be, of a cache that evicts any.
+template <class Policy>
+listed_rows listed_in(const std::string& path, int g, const saved_group& has, idx length) {
+  const idx listed = has.listed, evicted = has.evicted, body = larger(has.body - Policy::sinks, 0);
+  constexpr bool evicts = evicts_tokens<typename Policy::retention_type>;
+  expects_of(path, listed + evicted <= body && (evicts ? length < idx(1) << 31 : listed + evicted == 0), "group ", g,
+             " has ", listed, " rows on record and ", evicted, " tokens evicted of a body of ", body, " and a text of ",
+             length);
+  return {std::int32_t(listed), std::int32_t(evicted)};
+}
+
+/// Positions that were read go up, from the sinks to the first row that is not on record.
+template <class Policy>
+void check_positions(const std::string& path, int g, const cache<Policy>& c, sequence s) {
+  persistence::each_record(c, s, [&](int row, int layer, int head, const auto& body) {
+    const listed_rows listed = body.on_record_of(row);
+    const idx end = Policy::sinks + idx(listed.count) + listed.evicted;
+    idx before = Policy::sinks - 1;
+    for (idx i = 0; i < listed.count; ++i) {
+      const idx position = body.position_of(row, head, i);
+      expects_of(path, position > before && position < end, "group ", g, " has position ", position, " after ", before,
+                 " in head ", head, " of layer ", layer, "; positions that go up to less than ", end, " are needed");
+      before = position;
+    }
+  });
+}
+
 template <checksum Checksum>
 block_fault read_block(const file& from, const saved_header& h, idx block, unsigned char* staged, std::uint64_t& sum) {
   const idx bytes = h.size_of(block), all = bytes + saved_header::sum_bytes;
@@ -72,7 +99,10 @@ sequence restore_sequence(const host& exec, Owner& owner, const sequence_file<Ch
 
   const sequence s = owner.open();
   on_failure undo([&] { owner.close(s); });
-  persistence::each(owner, [&](auto& c, int g) { persistence::make_room(c, s, held[std::size_t(g)]); });
+  persistence::each(owner, [&]<class Policy>(cache<Policy>& c, int g) {
+    const listed_rows listed = listed_in<Policy>(from.path(), g, d.groups[std::size_t(g)], d.length);
+    persistence::hold(c, s, held[std::size_t(g)], listed);
+  });
   const owner_stream<Owner> stream(owner, s, held);
   expects_of(from.path(), stream.bytes() == idx(h.stream), "it has ", h.stream, " bytes of K and V; ", d.length,
              " tokens of its policy have ", stream.bytes());
@@ -95,7 +125,7 @@ sequence restore_sequence(const host& exec, Owner& owner, const sequence_file<Ch
              " is damaged: its checksum is another");
   expects_of(from.path(), sum_of_sums<Checksum>(sums) == h.blocks_sum,
              "its blocks are not those that it was written with: the checksum of theirs is another");
-  persistence::each(owner, [&](auto& c, int g) { c.adopt(s, held[std::size_t(g)]); });
+  persistence::each(owner, [&](const auto& c, int g) { check_positions(from.path(), g, c, s); });
   undo.done();
   return s;
 }

@@ -18,7 +18,10 @@ void save_sequence(const host& exec, const Owner& owner, sequence s, const std::
   persistence::each(owner, [&](const auto& c, int g) {
     held.push_back(c.holds(s));
     d.length = held.back().after;
-    d.groups[std::size_t(g)].body = held.back().body_after;
+    const listed_rows listed = persistence::listed_of(c, s);
+    saved_group& group = d.groups[std::size_t(g)];
+    group.body = held.back().body_after, group.listed = std::uint32_t(listed.count);
+    group.evicted = std::uint32_t(listed.evicted);
   });
   expects(labels.tokens.empty() || idx(labels.tokens.size()) == d.length, "sequence ", s.slot, " of ", d.length,
           " tokens is saved with ", labels.tokens.size(), " token ids; one of each or none is needed");
@@ -71,7 +74,8 @@ void save_sequence(const host& exec, const Owner& owner, sequence s, const std::
 /// sequence_record.hpp for the format, and `restore`. `labels` are kept with it. The file takes the place of `path` when
 /// it is complete: a reader never sees a part of it, and one that was there before stays when anything fails. Every
 /// worker of the host has a block of 256 KiB. Throws `file_error`, or `invalid_argument` for a sequence that is not open,
-/// in the middle of a step, or where labels do not fit. What only a truncation would show again is not saved.
+/// in the middle of a step, or where labels do not fit. What only a truncation would show again is not saved; of a text
+/// from which tokens were evicted the rest is, with its positions, and `column_sums` are the caller's.
 template <checksum Checksum = crc32c, class Policy>
 void save(const host& exec, const cache<Policy>& from, sequence s, const std::string& path,
           const text_labels& labels = {}, durability survives = durability::machine) {

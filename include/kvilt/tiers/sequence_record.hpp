@@ -17,7 +17,7 @@
 ///
 ///     0   8 bytes  89 4b 56 49 4c 54 0d 0a
 ///     8   u32      0x01020304: in a file of another byte order it reads 0x04030201
-///     12  u32      version of what follows: 1
+///     12  u32      version of what follows: 2
 ///     16  u64      bytes of the description
 ///     24  u64      bytes of the stream
 ///     32  u32      bytes of a block of the stream, all but the last
@@ -36,6 +36,7 @@
 ///                      text  policy        its formats, dims, record bytes, retention, sinks and tail
 ///                      u32   layers, u32 KV heads
 ///                      i64   body          tokens below have left the 16-bit tail; without one as many as there are
+///                      u32   listed, u32 evicted   of the body's first rows, with gaps in the text; tokens gone there
 ///                      list  scales, f32   static ones: [layers]{K [heads], V [heads]}
 ///         then the stream in blocks, each followed by a u64: the checksum of its number, a u64, and its bytes
 ///
@@ -128,6 +129,7 @@ struct saved_group {
   std::string policy;
   std::uint32_t layers = 0, kv_heads = 0;
   std::int64_t body = 0;
+  std::uint32_t listed = 0, evicted = 0;
   std::vector<float> scales;
 };
 
@@ -152,6 +154,8 @@ inline void put_description(record_writer& to, const text_labels& labels, const 
     to.put(g.layers);
     to.put(g.kv_heads);
     to.put(g.body);
+    to.put(g.listed);
+    to.put(g.evicted);
     to.put(std::span(g.scales));
   }
 }
@@ -165,7 +169,7 @@ inline bool get_description(std::span<const unsigned char> bytes, saved_descript
   d.tokens = from.get_list<token_id>();
   d.shares = from.get_list<std::uint32_t>();
   const auto groups = from.get<std::uint32_t>();
-  constexpr std::size_t least = 28;  // bytes of a group
+  constexpr std::size_t least = 36;  // bytes of a group
   if (groups > bytes.size() / least) return false;
   for (std::uint32_t g = 0; g < groups; ++g) {
     saved_group& group = d.groups.emplace_back();
@@ -173,6 +177,8 @@ inline bool get_description(std::span<const unsigned char> bytes, saved_descript
     group.layers = from.get<std::uint32_t>();
     group.kv_heads = from.get<std::uint32_t>();
     group.body = from.get<std::int64_t>();
+    group.listed = from.get<std::uint32_t>();
+    group.evicted = from.get<std::uint32_t>();
     group.scales = from.get_list<float>();
   }
   return from.complete() && d.length >= 0 && d.length < no_end &&
@@ -182,7 +188,7 @@ inline bool get_description(std::span<const unsigned char> bytes, saved_descript
 /// What stands before the description.
 struct saved_header {
   static constexpr unsigned char signature[8] = {0x89, 'K', 'V', 'I', 'L', 'T', '\r', '\n'};
-  static constexpr std::uint32_t byte_order = 0x01020304, other_order = 0x04030201, newest = 1;
+  static constexpr std::uint32_t byte_order = 0x01020304, other_order = 0x04030201, newest = 2;
   static constexpr std::size_t bytes = 72, summed = 64, name_bytes = 16;
   static constexpr std::uint32_t usual_block = 1 << 18, largest_block = 1 << 24;
   static constexpr idx sum_bytes = 8;

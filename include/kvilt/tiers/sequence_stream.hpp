@@ -10,6 +10,16 @@ struct held_sequence {
   lengths n;
 };
 
+/// Where the `i`-th row of a sequence lies. NOTE: rows with gaps between them lie side by side all the same, and while they
+/// are restored their positions are not on record yet.
+template <class Retention>
+kept_row stored_row(const Retention& keep, const held_sequence& s, int head, idx i) {
+  if constexpr (leaves_gaps<Retention>())
+    return {i, i, no_end};
+  else
+    return keep.at(s.n, s.row, head, i);
+}
+
 /// Bytes [first, last) of one plane of one head, records side by side in the order of their tokens, as they lie in
 /// memory: `visit(bytes in memory, how many)` for each stretch.
 template <class Segment, class Visit>
@@ -17,7 +27,7 @@ void each_stretch(const Segment& seg, const plane& p, int rows, idx record, cons
                   idx last, Visit&& visit) {
   for (idx at = first; at < last;) {
     idx nth = at / record, inside = at % record;
-    const kept_row kept = seg.retention.at(s.n, s.row, head, nth * rows);
+    const kept_row kept = stored_row(seg.retention, s, head, nth * rows);
     const place where = seg.layout.locate(s.row, head, kept.slot);
     const idx records = smaller(kept.run, where.run) / rows;
     const idx end = smaller(last, (nth + records) * record);
@@ -35,31 +45,33 @@ void each_stretch(const Segment& seg, const plane& p, int rows, idx record, cons
   }
 }
 
-/// `visit(segment, plane, rows of a record, bytes of a record)` for each plane whose bytes are the view's own, K's before
-/// V's and codes before params: of values that lie in keys there are none, and static scales are the caller's.
+/// `visit(plane, rows of a record, bytes of a record, records)` for each plane whose bytes are the view's own, K's before
+/// V's and codes before params: of values that lie in keys there are none, and static scales are the caller's. Positions
+/// that are on record come last.
 template <class Segment, class Visit>
-void each_own_plane(const Segment& seg, Visit&& visit) {
+void each_own_plane(const Segment& seg, const held_sequence& s, int head, Visit&& visit) {
   using k_format = typename Segment::k_format;
   using v_format = typename Segment::v_format;
-  visit(seg, seg.planes.k_codes, k_format::rows, idx(seg.k.code_bytes()));
-  visit(seg, seg.planes.k_params, k_format::rows, idx(seg.k.param_bytes()));
+  const idx kept = seg.retention.count(s.n, s.row, head);
+  visit(seg.planes.k_codes, k_format::rows, idx(seg.k.code_bytes()), kept / k_format::rows);
+  visit(seg.planes.k_params, k_format::rows, idx(seg.k.param_bytes()), kept / k_format::rows);
   if constexpr (!shares_keys<v_format>) {
-    visit(seg, seg.planes.v_codes, v_format::rows, idx(seg.v.code_bytes()));
-    visit(seg, seg.planes.v_params, v_format::rows, idx(seg.v.param_bytes()));
+    visit(seg.planes.v_codes, v_format::rows, idx(seg.v.code_bytes()), kept / v_format::rows);
+    visit(seg.planes.v_params, v_format::rows, idx(seg.v.param_bytes()), kept / v_format::rows);
   }
+  if constexpr (leaves_gaps<typename Segment::retention_type>())
+    visit(seg.retention.positions(), 1, idx(sizeof(std::int32_t)), idx(seg.retention.on_record_of(s.row).count));
 }
 
 /// What a layer holds of a sequence as a stream of bytes: by segment (sinks, body, tail), KV head and plane (K's codes and
-/// params, V's codes and params), records in the order of their tokens, without padding. So it depends on formats,
-/// retention and lengths, not on the layout, and the same bytes fit into pages of any size.
+/// params, V's codes and params, positions), records in the order of their tokens, without padding. So it depends on
+/// formats, retention and lengths, not on the layout, and the same bytes fit into pages of any size.
 template <class View>
 idx stream_bytes(const View& view, const held_sequence& s) {
   idx bytes = 0;
   view.each([&](const auto& seg) {
-    for (int head = 0; head < view.kv_heads(); ++head) {
-      const idx kept = seg.retention.count(s.n, s.row, head);
-      each_own_plane(seg, [&](const auto&, const plane&, int rows, idx record) { bytes += kept / rows * record; });
-    }
+    for (int head = 0; head < view.kv_heads(); ++head)
+      each_own_plane(seg, s, head, [&](const plane&, int, idx record, idx records) { bytes += records * record; });
   });
   return bytes;
 }
@@ -69,15 +81,13 @@ template <class View, class Visit>
 void each_stretch(const View& view, const held_sequence& s, idx first, idx last, Visit&& visit) {
   idx begin = 0;  // of the plane, in the stream
   view.each([&](const auto& seg) {
-    for (int head = 0; head < view.kv_heads() && begin < last; ++head) {
-      const idx kept = seg.retention.count(s.n, s.row, head);
-      each_own_plane(seg, [&](const auto& in, const plane& p, int rows, idx record) {
-        const idx bytes = kept / rows * record;
+    for (int head = 0; head < view.kv_heads() && begin < last; ++head)
+      each_own_plane(seg, s, head, [&](const plane& p, int rows, idx record, idx records) {
+        const idx bytes = records * record;
         if (begin < last && begin + bytes > first)
-          each_stretch(in, p, rows, record, s, head, larger(first - begin, 0), smaller(last - begin, bytes), visit);
+          each_stretch(seg, p, rows, record, s, head, larger(first - begin, 0), smaller(last - begin, bytes), visit);
         begin += bytes;
       });
-    }
   });
 }
 
