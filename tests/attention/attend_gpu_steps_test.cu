@@ -296,6 +296,9 @@ TEST_CASE("attend: what no kernel takes is refused on the device before anything
   CHECK_THROWS_WITH(call(v, s, q, out, {one.lse().data, 7}), containing("rows of log-sum-exps are 7 apart"));
   CHECK_THROWS_WITH(call(v, with_scratch(s, 1000), q, out, {}), containing("the step's workspace leaves 1000 bytes"));
   CHECK_THROWS_WITH((attention<causal>({}, NAN)(gpu(), v, s, q, out)), containing("scores are scaled by nan"));
+  device_step of_another = s;  // whose kernels leave other items to blocks
+  of_another.work.shape.longest = 7;
+  CHECK_THROWS_WITH(call(v, of_another, q, out, {}), containing("for items of up to 7 queries"));
 
   const auto with_heads_of_view = [&](int heads) { return make_view<memory_space::device>(heads, v.first()); };
   CHECK_THROWS_WITH(call(with_heads_of_view(1), s, q, out, {}), containing("the step is planned for 2 KV heads"));

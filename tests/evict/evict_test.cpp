@@ -209,8 +209,31 @@ TEST_CASE("evict: what cannot be meant is refused by name", "[evict]") {
   e.step(s, 12);
   const column_sums others(layers, heads + 1, 3, 600);
   CHECK_THROWS_WITH(places_to_keep(e.owner, s, h2o{}, others, group, 10), containing("column sums of 2 of 3"));
+  const column_sums more(layers + 1, heads, 3, 600), few(layers, heads, 3, 11);
+  CHECK_THROWS_WITH(places_to_keep(e.owner, s, h2o{}, more, group, 10), containing("column sums of 3 of 2"));
+  CHECK_THROWS_WITH(places_to_keep(e.owner, s, h2o{}, few, group, 10),
+                    containing("12 tokens is asked for by column sums of 3 rows of 11"));
   CHECK_THROWS_WITH(places_to_keep(e.owner, s, h2o{}, e.sums, group, 13), containing("12 rows and is to keep 13"));
   CHECK_THROWS_WITH(places_to_keep(e.owner, s, h2o{}, e.sums, 0, 10), containing("a group of 0"));
   CHECK_THROWS_AS((column_sums(0, 1, 1, 8)), invalid_argument);
+
+  column_sums sums(2, 1, 2, 5);
+  for (int i = 0; i < 5; ++i) sums.of(0).at(1, 0)[i] = sums.of(1).at(1, 0)[i] = float(1 + i);
+  const auto refuses = [&](std::vector<int> places, int of, const std::string& text) {
+    CHECK_THROWS_WITH(sums.keep(of, places), containing(text));
+    for (int layer = 0; layer < 2; ++layer)
+      for (int i = 0; i < 5; ++i) CHECK(sums.of(layer, 1).at(0, 0)[i] == float(1 + i));
+  };
+  refuses({0, 1, 2}, 1, "keeps 3 rows in 2 layers of 1 KV heads");
+  refuses({0, 4, 0, 5}, 1, "keeps row 5 after 0; rows going up to less than 5");
+  refuses({0, 4, 3, 3}, 1, "keeps row 3 after 3");
+  refuses({0, 4, -1, 3}, 1, "keeps row -1 after -1");
+  refuses({0, 4, 1, 3}, 2, "sequence 2; there are column sums of 2");
+  CHECK_THROWS_WITH(sums.copy(1, 2), containing("sequence 2"));
+  CHECK_THROWS_WITH(sums.truncate(-1, 2), containing("sequence -1"));
+  CHECK_THROWS_WITH(sums.truncate(1, -1), containing("is cut to -1 rows"));
+  sums.keep(1, std::vector<int>{0, 4, 1, 3});
+  CHECK(std::vector<float>(sums.of(0, 1).at(0, 0), sums.of(0, 1).at(0, 0) + 3) == std::vector<float>{1, 5, 0});
+  CHECK(std::vector<float>(sums.of(1, 1).at(0, 0), sums.of(1, 1).at(0, 0) + 3) == std::vector<float>{2, 4, 0});
   CHECK(e.owner.kept(s) == 12);
 }

@@ -40,9 +40,12 @@ class filled_cache {
  public:
   using view_type = kvilt::view_of<kvilt::memory_space::host, Policy>;
 
+  // `heavy`: so many tokens at the beginning of each text have keys of ones and values of zeros, and all others' values
+  // are about 1, as real models' first tokens are that queries look at for want of others.
   filled_cache(const Policy& policy, const attend_shape& shape, const kvilt::rope& turn = {}, nan_token nan = {},
-               unsigned char fill = 0xff)
+               unsigned char fill = 0xff, idx heavy = 0)
       : policy_(policy),
+        heavy_(heavy),
         memory_(fill),
         owner_(room(policy, shape), kvilt::memory<kvilt::memory_space::host>::from(memory_), policy) {
     give_scales(shape.kv_heads);
@@ -131,6 +134,15 @@ class filled_cache {
     const kvilt::step s = owner_.begin(kvilt::host(), open_, tokens, workspace_);
     tensor<float> k = uneven_rows(++seed_, s.kv_rows, owner_.shape().kv_heads, policy_.k.dim());
     tensor<float> v = uneven_rows(++seed_, s.kv_rows, owner_.shape().kv_heads, policy_.v.dim());
+    for (int i = 0; heavy_ > 0 && i < s.size; ++i)
+      for (int row = 0; row < s.items[i].new_tokens; ++row)
+        for (int head = 0; head < k.heads; ++head) {
+          const bool first = s.items[i].n.before + row < heavy_;
+          float* const key = k.rows().at(s.items[i].kv_row + row, head);
+          float* const value = v.rows().at(s.items[i].kv_row + row, head);
+          if (first) std::fill_n(key, k.dim, 1.0f);
+          for (int d = 0; d < v.dim; ++d) value[d] = first ? 0 : 1 + value[d];
+        }
     if (nan.sequence >= 0) {
       const kvilt::step_item& item = s.items[nan.sequence];
       const idx nth = nan.position - item.n.before;
@@ -170,6 +182,7 @@ class filled_cache {
   }
 
   Policy policy_;
+  idx heavy_;
   test_memory memory_;
   std::vector<float> k_scales_, v_scales_;
   kvilt::cache<Policy> owner_;

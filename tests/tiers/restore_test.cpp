@@ -113,7 +113,8 @@ TEST_CASE("restore: the file lies as its description says", "[tiers]") {
   wanted += std::string("\3\0\0\0\0\0\0\0\13\0\0\0\14\0\0\0\363\377\377\377", 20);        // tokens
   wanted += std::string("\0\0\0\0\0\0\0\0\1\0\0\0", 12);                                  // no shares, one group
   wanted += char(identity.size()) + std::string(3, '\0') + identity;
-  wanted += std::string("\2\0\0\0\1\0\0\0\3\0\0\0\0\0\0\0", 16) + std::string(16, '\0');  // layers, heads, body; no more
+  wanted += std::string("\2\0\0\0\1\0\0\0\3\0\0\0\0\0\0\0", 16);  // layers, heads, body
+  wanted += std::string(16, '\0');                                // nothing listed or evicted, no scales
   CHECK(std::string(bytes.begin() + 72, bytes.begin() + 72 + std::ptrdiff_t(described)) == wanted);
 
   const std::size_t first = 72 + std::size_t(described);

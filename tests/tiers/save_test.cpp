@@ -54,10 +54,10 @@ using pairs = std::tuple<moved<contiguous, paged<16>, fp32<16>, q8<24>>,    //
                          moved<paged<2>, paged<16>, latent, prefix<latent, 64>>,
                          moved<paged<16>, contiguous, e4m3_static<16>, q8_static<8>>>;
 
-using evicted_pairs =
-    std::tuple<moved<paged<4>, paged<16>, fp32<16>, q8<24>, listed>, moved<contiguous, paged<3>, fp16<8>, q4<32>, listed>,
-               moved<paged<2>, contiguous, rotated<q8<32>>, q4<64>, listed, 3, 9>,
-               moved<paged<16>, paged<1>, q4<32>, e4m3<16>, listed, 2>>;
+using evicted_pairs = std::tuple<moved<paged<4>, paged<16>, fp32<16>, q8<24>, listed>,
+                                 moved<contiguous, paged<3>, fp16<8>, q4<32>, listed>,
+                                 moved<paged<2>, contiguous, rotated<q8<32>>, q4<64>, listed, 3, 9>,
+                                 moved<paged<16>, paged<1>, q4<32>, e4m3<16>, listed, 2>>;
 
 // Where windows, tails, tiles and pages of all of the policies have edges, and further.
 constexpr idx some_lengths[] = {0, 1, 3, 4, 16, 33, 41, 68, 71};
@@ -121,7 +121,8 @@ TEMPLATE_LIST_TEST_CASE("save: what is left of an evicted text is restored with 
     const auto evict = [](auto& from, sequence of, support::dice& by) {
       const position_range may_go = from.owner.evictable(of);
       const idx most = may_go.last - may_go.first, least = from.owner.kept(of) - most;
-      from.owner.keep(host(), of, random_places(from.owner, of, least + by.below(int(std::min<idx>(most, 25)) + 1), by));
+      from.owner.keep(host(), of,
+                      random_places(from.owner, of, least + by.below(int(std::min<idx>(most, 25)) + 1), by));
     };
     // NOTE: more than the cache has room for at one time, and so that some rows of the end are not on record.
     for (int i = 0; i < 4; ++i) {

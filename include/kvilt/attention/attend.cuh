@@ -45,9 +45,13 @@ void check_segments(const View& view) {
 template <class View>
 void check_plan(const View& view, const device_step& s) {
   const work_shape shape = shape_of_work(view, device_limits::current(), s.q_heads, s.most_queries);
-  expects(shape.rows == s.work.shape.rows && shape.warps == s.work.shape.warps && shape.blocks == s.work.shape.blocks,
-          "the step is planned for ", s.work.shape.blocks, " blocks of ", s.work.shape.warps,
-          " warps; for this view on this device they would be ", shape.blocks, " and ", shape.warps);
+  const work_shape& planned = s.work.shape;
+  expects(shape.rows == planned.rows && shape.heads == planned.heads && shape.warps == planned.warps &&
+              shape.blocks == planned.blocks && shape.longest == planned.longest,
+          "the step is planned for ", planned.blocks, " blocks of ", planned.warps, " warps, by ", planned.heads,
+          " heads and ", planned.rows, " rows, and for items of up to ", planned.longest,
+          " queries; for this view on this device they would be ", shape.blocks, ", ", shape.warps, ", ", shape.heads,
+          ", ", shape.rows, " and ", shape.longest);
 }
 template <class View, class Q, class Out>
 void check_attention(const View& view, const device_step& s, const rows<Q>& q, const rows<Out>& out, natural_lse lse) {

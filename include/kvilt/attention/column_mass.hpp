@@ -35,6 +35,16 @@ void check_mass(const View& view, const step& s, const rows<float>& mass) {
   check_written("column sums", mass, sequences);
 }
 
+template <class View, class Variant, class Positions, class Q>
+void check_columns_of(const host& exec, const attention<Variant, Positions>& a, const View& view, const step& s,
+                      const rows<Q>& q, const natural_lse& lse, const rows<float>& mass, int last) {
+  expects(last >= 0, "the last ", last, " queries count; 0 or more are needed");
+  check_asked(exec, a, view, s, q);
+  check_written(lse, s.q_rows, q.heads);
+  check_columns(s);
+  check_mass(view, s, mass);
+}
+
 /// Column sums of one call: a leaf of keys of one sequence and KV head is one worker's affair.
 template <class View, class Variant, class Positions, class Q>
 class host_mass {
@@ -112,11 +122,7 @@ inline constexpr int all_queries = std::numeric_limits<int>::max();
 template <class Variant, class Positions, host_view View, class Q>
 void column_mass(const host& exec, const attention<Variant, Positions>& a, const View& view, const step& s, rows<Q> q,
                  natural_lse lse, rows<float> mass, int last = all_queries) {
-  detail::expects(last >= 0, "the last ", last, " queries count; 0 or more are needed");
-  detail::check_asked(exec, a, view, s, q);
-  detail::check_written(lse, s.q_rows, q.heads);
-  detail::check_columns(s);
-  detail::check_mass(view, s, mass);
+  detail::check_columns_of(exec, a, view, s, q, lse, mass, last);
   detail::host_mass(exec, a, view, s, q, lse, mass, last).run(exec);
 }
 

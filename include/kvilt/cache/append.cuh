@@ -263,6 +263,13 @@ void check_device_append(const View& view, const device_step& s, rows<const K> k
   check_view(view);
   check_records(view);
   if (s.size > 0 && s.kv_rows > 0) view.each([](const auto& seg) { check_bases(seg); });
+  bool tiles = false, tail = false;
+  view.each([&]<class Segment>(const Segment&) {
+    tiles = tiles || is_tile<Segment>;
+    tail = tail || tail_segment<Segment>;
+  });
+  expects(!tiles || tail || s.kv_rows == 0, s.kv_rows,
+          " tokens are appended to a tile format; its tokens come through a 16-bit tail");
   check_rope_of(view, turn);
 }
 

@@ -140,7 +140,7 @@ struct device_batch {
   const int* sequences = nullptr;       // [size]: rows of the view's tables; negative: padding
   const int* length_before = nullptr;   // [size]: tokens in the cache before the step
   const int* new_tokens = nullptr;      // [size]; 0 is legal
-  const int* queries = nullptr;         // [size], or null: as many as new tokens
+  const int* queries = nullptr;         // [size], or null: as many as new tokens, as `append` takes them that turns Q
   const idx* rope_positions = nullptr;  // [new tokens], or null: positions in the text
   int most_new_tokens = 1;              // of one sequence, at most
   int most_queries = 1;

@@ -24,6 +24,8 @@ class column_sums {
 
   int layers() const { return int(queries_.size()) / sequences_; }
   int kv_heads() const { return kv_heads_; }
+  int sequences() const { return sequences_; }
+  idx most_rows() const { return most_rows_; }
   /// One layer's, for `column_mass`: [sequences][kv heads][rows].
   rows<float> of(int layer) { return packed_rows(mass_.data() + at(layer, 0), kv_heads_, int(most_rows_)); }
   /// Those of one sequence: [1][kv heads][rows].
@@ -43,6 +45,7 @@ class column_sums {
     for (int i = 0; i < s.size; ++i)
       detail::expects(s.items[i].queries == 0 || s.items[i].sequence < sequences_, "sequence ", s.items[i].sequence,
                       "; there are column sums of ", sequences_);
+    detail::check_columns_of(exec, a, view, s, q, lse, of(layer), last);
     for (int i = 0; anew && i < s.size; ++i)
       if (s.items[i].queries > 0) clear(layer, s.items[i].sequence);
     column_mass(exec, a, view, s, q, lse, of(layer), last);
@@ -50,9 +53,18 @@ class column_sums {
       if (s.items[i].queries > 0) queries_[number(layer, s.items[i].sequence)] += smaller(last, s.items[i].queries);
   }
 
-  /// Rows of a sequence have moved as `cache::keep` moves them. places: [layers][kv heads][n]
+  /// Rows of a sequence have moved as `cache::keep` moves them. places: [layers][kv heads][n], going up and below
+  /// `most_rows`
   void keep(int sequence, std::span<const int> places) {
+    check(sequence);
     const std::size_t lists = std::size_t(layers()) * std::size_t(kv_heads_), count = places.size() / lists;
+    detail::expects(places.size() % lists == 0, "sequence ", sequence, " keeps ", places.size(), " rows in ", layers(),
+                    " layers of ", kv_heads_, " KV heads; the same number in each is needed");
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const int before = i % count == 0 ? -1 : places[i - 1];
+      detail::expects(places[i] > before && places[i] < most_rows_, "sequence ", sequence, " keeps row ", places[i],
+                      " after ", before, "; rows going up to less than ", most_rows_, " are needed");
+    }
     for (std::size_t list = 0; list < lists; ++list) {
       float* const sums = mass_.data() + at(int(list) / kv_heads_, sequence) + idx(int(list) % kv_heads_) * most_rows_;
       for (std::size_t i = 0; i < count; ++i) sums[i] = sums[places[list * count + i]];
@@ -61,6 +73,8 @@ class column_sums {
   }
   /// A sequence has been cut to so many rows.
   void truncate(int sequence, idx count) {
+    check(sequence);
+    detail::expects(count >= 0, "sequence ", sequence, " is cut to ", count, " rows");
     for (int layer = 0; layer < layers(); ++layer)
       for (int head = 0; head < kv_heads_; ++head) {
         float* const sums = mass_.data() + at(layer, sequence) + head * most_rows_;
@@ -69,6 +83,8 @@ class column_sums {
   }
   /// Another sequence is as `from` is.
   void copy(int from, int to) {
+    check(from), check(to);
+    if (from == to) return;
     for (int layer = 0; layer < layers(); ++layer) {
       std::copy_n(mass_.data() + at(layer, from), kv_heads_ * most_rows_, mass_.data() + at(layer, to));
       queries_[number(layer, to)] = queries(layer, from);
@@ -76,10 +92,15 @@ class column_sums {
   }
   /// A sequence is new.
   void clear(int sequence) {
+    check(sequence);
     for (int layer = 0; layer < layers(); ++layer) clear(layer, sequence);
   }
 
  private:
+  void check(int sequence) const {
+    detail::expects(sequence >= 0 && sequence < sequences_, "sequence ", sequence, "; there are column sums of ",
+                    sequences_);
+  }
   std::size_t number(int layer, int sequence) const { return std::size_t(layer * sequences_ + sequence); }
   idx at(int layer, int sequence) const { return idx(number(layer, sequence)) * kv_heads_ * most_rows_; }
   void clear(int layer, int sequence) {

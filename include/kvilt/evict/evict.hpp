@@ -23,9 +23,12 @@ std::vector<int> places_to_keep(const cache<Policy>& owner, sequence s, const Sc
   detail::expects(count >= 0 && count <= rows_there, "sequence ", s.slot, " has ", rows_there, " rows and is to keep ",
                   count);
   detail::expects(group >= 1, "a group of ", group, " query heads; 1 or more are needed");
-  detail::expects(score.queries() == 0 || (sums.layers() >= shape.layers && sums.kv_heads() == heads), "a cache of ",
+  detail::expects(score.queries() == 0 || (sums.layers() == shape.layers && sums.kv_heads() == heads), "a cache of ",
                   shape.layers, " layers of ", heads, " KV heads is asked for by column sums of ", sums.layers(),
                   " of ", sums.kv_heads());
+  detail::expects(score.queries() == 0 || (row < sums.sequences() && rows_there <= sums.most_rows()), "row ", row,
+                  " of ", rows_there, " tokens is asked for by column sums of ", sums.sequences(), " rows of ",
+                  sums.most_rows(), " tokens");
   const position_range may_go = owner.evictable(s);
   ends.first = larger(ends.first, may_go.first), ends.last = larger(ends.last, rows_there - may_go.last);
   std::vector<float> scores(std::size_t(rows_there) * std::size_t(heads));

@@ -22,6 +22,18 @@ consteval bool values_have_zeros(const view<Space, Segments...>*) {
   return ((code_traits<typename Segments::v_format, DimStep>::params() == param_kind::scale_zero) || ...);
 }
 
+/// Powers of two that weights go up to, and that a new reference makes of the largest. In fp16 they are at the upper end
+/// of what there is: V's scales are parts of the weights, and those of quantised tokens beside tokens in 16 bit lie far
+/// below, where bits go and then all. The range of bf16 is that of V's numbers, whose products are to stay finite.
+template <int DimStep, class View>
+struct weight_range;
+template <int DimStep, memory_space Space, class... Segments>
+struct weight_range<DimStep, view<Space, Segments...>> {
+  static constexpr bool halves =
+      ((code_traits<typename Segments::v_format, DimStep>::numbers == ptx::numbers::fp16) || ...);
+  static constexpr float most = halves ? 15 : 6, usual = halves ? 13 : 4;
+};
+
 /// Sums of weighted values of a warp's query rows and of the weights, relative to a reference that follows the largest
 /// weight: in registers, as the tensor cores deal them out.
 template <class Task, int DimStep, int Groups>
@@ -38,6 +50,7 @@ class partial_results {
  public:
   static constexpr int blocks = result_blocks<DimStep>(static_cast<const view_type*>(nullptr));
   static constexpr int registers = 4 * Groups * blocks;  // of the values alone
+  using weights = weight_range<DimStep, view_type>;
 
   __device__ void clear() {
 #pragma unroll
@@ -55,7 +68,7 @@ class partial_results {
     spread_ = 0;
   }
 
-  /// A new reference, which makes the largest weight 2^4.
+  /// A new reference, which makes the largest weight the usual one.
   template <int Steps>
   __device__ void raise(const scores<Steps>& c) {
 #pragma unroll
@@ -67,7 +80,7 @@ class partial_results {
         for (int s = 1; s < Steps; ++s) high = fmaxf(high, fmaxf(c[s][n][i], c[s][n][2 + i]));
 #pragma unroll
         for (int step = 4; step < 32; step *= 2) high = fmaxf(high, __shfl_xor_sync(all, high, step));
-        const float now = fmaxf(reference_[n][i], high - 4.0f);
+        const float now = fmaxf(reference_[n][i], high - weights::usual);
         const float factor = ptx::exp2(reference_[n][i] - now);
         reference_[n][i] = now;
         sum_[n][i] *= factor;

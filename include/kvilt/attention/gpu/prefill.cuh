@@ -19,6 +19,7 @@ class block_of_rows {
   static constexpr bool have_zeros = values_have_zeros<DimStep>(static_cast<const typename Task::view_type*>(nullptr));
   static constexpr bool keys_have_zeros = some_keys_have_zeros(static_cast<const typename Task::view_type*>(nullptr));
   static constexpr bool changes = requires(const typename Task::variant_type v, where w) { v.score(w, 0.0f); };
+  using weights = weight_range<DimStep, typename Task::view_type>;
   static constexpr float lowest = -1e30f, hidden = -__builtin_huge_valf(), log2_e = 1.4426950408889634f;
 
  public:
@@ -276,12 +277,12 @@ class block_of_rows {
         high[m][h] *= units[m][h];
         most = fmaxf(most, high[m][h] - reference_[m][h]);
       }
-    if (__any_sync(all, most > 6.0f)) raise(high);
+    if (__any_sync(all, most > weights::most)) raise(high);
     for_each_score([&](int m, int h, int n, int j, int) {
       c[m][n][j] = ptx::exp2(fmaf(c[m][n][j], units[m][h], -reference_[m][h]));
     });
   }
-  /// New references, which make the largest weights 2^4.
+  /// New references, which make the largest weights the usual ones.
   __device__ void raise(const float (&highest)[bands][2]) {
 #pragma unroll
     for (int m = 0; m < bands; ++m)
@@ -290,7 +291,7 @@ class block_of_rows {
         float high = highest[m][h];
         high = fmaxf(high, __shfl_xor_sync(all, high, 1));
         high = fmaxf(high, __shfl_xor_sync(all, high, 2));
-        const float now = fmaxf(reference_[m][h], high - 4.0f), factor = ptx::exp2(reference_[m][h] - now);
+        const float now = fmaxf(reference_[m][h], high - weights::usual), factor = ptx::exp2(reference_[m][h] - now);
         reference_[m][h] = now;
         sum_[m][h] *= factor;
         row_sum_[m][2 * h] *= factor, row_sum_[m][2 * h + 1] *= factor;
@@ -300,7 +301,8 @@ class block_of_rows {
       }
   }
   /// Weights are rounded to 16 bits, and their sums are those of what they have become, so that a row that sees one key has
-  /// that key's values. Where weights are the values' alone, they are multiplied by ones for that.
+  /// that key's values: but for the small ones, which have lost more than its bits. Where weights are the values' alone,
+  /// they are multiplied by ones for that.
   template <class Tile>
   __device__ void multiply_values(const float (&w)[bands][columns][4]) {
     constexpr int pitch = Tile::v_pitch;
@@ -316,7 +318,8 @@ class block_of_rows {
           const int n = 2 * k + i / 2, h = i % 2;
           a[m][i] = ptx::pack<numbers>(w[m][n][2 * h], w[m][n][2 * h + 1]);
           if constexpr (Tile::v_params != param_kind::none) {
-            const float low = number<numbers>(a[m][i], 0), high = number<numbers>(a[m][i], 1);
+            const float low = as_summed<numbers>(w[m][n][2 * h], a[m][i], 0),
+                        high = as_summed<numbers>(w[m][n][2 * h + 1], a[m][i], 1);
             const int token = 8 * n + 2 * t();
             sum_[m][h] += low * tiles_.number_of(tiles_type::v_inverse, token) +
                           high * tiles_.number_of(tiles_type::v_inverse, token + 1);
@@ -348,6 +351,13 @@ class block_of_rows {
       return ptx::from_half(which ? pair >> 16 : pair);
     else
       return __uint_as_float(which ? pair & 0xffff0000u : pair << 16);
+  }
+
+  /// NOTE: a NaN is not less than anything.
+  template <ptx::numbers N>
+  __device__ static float as_summed(float weight, u32 pair, int which) {
+    constexpr float least = N == ptx::numbers::fp16 ? 0x1p-14f : 0;  // of all its bits
+    return weight < least ? weight : number<N>(pair, which);
   }
 
   /// Writes the rows' results. NOTE: all of them go to shared memory before any is written, so that no register waits.

@@ -48,7 +48,7 @@ class prefill_tiles {
   static constexpr u32 all = 0xffffffffu;
   static constexpr block_bytes bytes = block_bytes::of<view_type>(DimStep);
   static constexpr int tokens = bytes.tokens, threads = block_bytes::threads, warps = block_bytes::warps;
-  static constexpr u64 nowhere = ~u64(0);
+  static constexpr u64 nowhere = ~u64(15);  // as aligned as what is somewhere
 
   /// Where a tile's tokens lie: bytes from a head's first codes of K and V.
   struct token_place {

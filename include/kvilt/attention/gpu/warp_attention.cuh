@@ -96,7 +96,7 @@ class warp_attention : public warp_scores<Task, DimStep, Groups, partial_results
       if constexpr (v::params() != param_kind::none) add_logs_of_seen<Steps>(c, v_log, v_inverse, v_zero);
     }
 
-    // Weights, relative to a maximum that is raised seldom: no more than 2^6, so that they fit 16 bits.
+    // Weights, relative to a maximum that is raised seldom, so that they fit 16 bits.
     scores<Steps> w;
     float most = hidden;
 #pragma unroll
@@ -108,7 +108,7 @@ class warp_attention : public warp_scores<Task, DimStep, Groups, partial_results
           w[s][n][j] = c[s][n][j] - results_.reference(n, j & 1);
           most = fmaxf(most, w[s][n][j]);
         }
-    if (__any_sync(all, most > 6.0f)) {
+    if (__any_sync(all, most > results::weights::most)) {
       results_.template raise<Steps>(c);
 #pragma unroll
       for (int s = 0; s < Steps; ++s)
