@@ -54,6 +54,19 @@ def of_band(row):
     }
 
 
+def of_probes(rows):
+    def left(row):
+        return {"policy": name(row["policy"]), "cache, MiB": f"{int(row['cache_bytes']) / 2**20:.1f}"}
+
+    def column(row):
+        return "tokens, %" if row["depth"] == "all" else f"at {row['depth']} %"
+
+    lines = spread(rows, left, column, lambda row: f"{float(row['right_tokens']):.0f}")
+    for line, row in zip(lines, (row for row in rows if row["depth"] == "all"), strict=True):
+        line["ln p"] = f"{float(row['log_probability']):.2f}"
+    return lines
+
+
 def of_attention(row):
     return {
         "format": name(row["format"]),
@@ -213,6 +226,7 @@ KINDS = {
     "host_policies_": one_by_one(of_policy),
     "cuda_policies_": one_by_one(of_policy),
     "host_bands_": one_by_one(of_band),
+    "host_probes_": of_probes,
     "host_attend": one_by_one(of_attention),
     "host_scales_": of_scales,
     "reservations": one_by_one(of_reservation),

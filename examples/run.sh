@@ -39,7 +39,7 @@ TEXT
   cat <<'TEXT'
 The options are those of decode_loop: --model FILE.gguf, --prompt, --shared-prefix TEXT, --fork N, --tokens, --text,
 --positions, --policy NAME, --keep P,P, --list, --device cpu | cuda, --calibration FILE, --threads, --integer-weights,
---decode-at N, --csv FILE, --plot FILE, --generate-only. Once it is built, --help explains each.
+--decode-at N, --probe copy | retrieval, --csv FILE, --plot FILE, --generate-only. Once it is built, --help explains each.
 TEXT
 }
 
@@ -62,7 +62,7 @@ read_options() {
       --text | --text=*) needs_text='' ;;
       --plot | --plot=*) needs_plot='' ;;
       --prompt | --prompt=*) needs_prompt='' ;;
-      --decode-at | --decode-at=*) needs_plot='' ;;
+      --decode-at | --decode-at=* | --probe | --probe=*) needs_plot='' ;;
       --generate-only) needs_text='' needs_plot='' ;;
       --device=cuda) cuda=ON ;;
       --device) if [[ ${2-} == cuda ]]; then cuda=ON; fi ;;

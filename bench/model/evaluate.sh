@@ -9,6 +9,8 @@
 #   bash bench/model/evaluate.sh scales smollm2|gemma [--positions N] [options of examples/run.sh]
 #     8 bits with a scale of the token, of the KV head and of the tensor, 2,048 positions:
 #     host_scales_<model>_<positions>.csv. What follows in the text gives the static scales, or --calibration FILE
+#   bash bench/model/evaluate.sh probes smollm2|gemma [--positions N] [options of examples/run.sh]
+#     what caches of fewer bits or tokens still copy and look up, 2,048 positions: host_probes_<model>_<positions>.csv
 # The first run fetches the model and builds, as examples/run.sh does. bench/tables.py then writes README's tables.
 set -euo pipefail
 
@@ -16,6 +18,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 results=$root/bench/results
 declare -A names=([smollm2]=smollm2 [gemma]=gemma3_270m)
 best=(fp16 int8_rot paged16_int8_rot_s4_t64 paged16_int8_int4_s4_t64 paged16_int4_rot_s4_t64)
+probed=(fp16 int8 int4 int4_rot window_fp16 h2o_mean_fp16 tova_fp16 snapkv_fp16 keynorm_fp16)
 
 fail() {
   echo "evaluate.sh: $*" >&2
@@ -24,7 +27,7 @@ fail() {
 
 what=${1-}
 with=${2-}
-[[ $what =~ ^(policies|bands|scales)$ ]] || fail "takes policies, bands or scales first, not '$what'"
+[[ $what =~ ^(policies|bands|scales|probes)$ ]] || fail "takes policies, bands, scales or probes first, not '$what'"
 [[ ${names[${with:-none}]:-} ]] || fail "takes smollm2 or gemma second, not '$with'"
 shift 2
 
@@ -78,6 +81,9 @@ elif [[ $what == scales ]]; then
     mapfile -t scales < <(scale_policies)
     options+=("${scales[@]}")
   fi
+elif [[ $what == probes ]]; then
+  options+=(--probe copy --probe retrieval --csv "$scratch/$name.csv")
+  if [[ ! $others ]]; then options+=("${probed[@]/#/--policy=}"); fi
 else
   options+=(--bands "$(bands_until "$positions")" --bands-csv "$scratch/$name.csv" --bands-plot "$scratch/$name.svg")
   if [[ ! $others ]]; then options+=("${best[@]/#/--policy=}"); fi

@@ -11,6 +11,9 @@
 #include "options.hpp"
 #include "plot.hpp"
 #include "policies.hpp"
+#include "probe.hpp"
+#include "probe_report.hpp"
+#include "probe_text.hpp"
 #include "progress.hpp"
 #include "prompt_file.hpp"
 #include "report.hpp"
@@ -90,11 +93,12 @@ void add_options(CLI::App& app, options& o) {
       ->capture_default_str();
   app.add_flag("--integer-weights", o.integer_weights,
                "Decode with the file's weights as integers and activations in 8 bit; the evaluation stays in fp32");
-  app.add_option("--decode-at", o.decode_at, "Time decoding behind this many tokens of the text, instead of evaluating")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1 << 24))
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  CLI::Option* decode_at = app.add_option("--decode-at", o.decode_at,
+                                          "Time decoding behind this many tokens of the text, instead of evaluating")
+                               ->type_name("N")
+                               ->check(CLI::Range(1, 1 << 24))
+                               ->expected(1)
+                               ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("--list", o.list, "Name the policies and stop");
   app.add_option("--threads", o.threads, "Threads to use")->check(CLI::Range(1, 1024))->capture_default_str();
   CLI::Option* bands =
@@ -108,12 +112,32 @@ void add_options(CLI::App& app, options& o) {
       ->type_name("FILE")
       ->needs(bands);
   app.add_option("--csv", o.csv, "Also write the table here, comma-separated")->type_name("FILE");
-  app.add_option("--plot", o.plot, "Draw bytes against divergence here, by gnuplot: .svg or .png")->type_name("FILE");
+  CLI::Option* plot = app.add_option("--plot", o.plot, "Draw bytes against divergence here, by gnuplot: .svg or .png")
+                          ->type_name("FILE");
   app.add_option("--save", o.save, "Write K and V of the prompt here, all but its last token")->type_name("FILE");
   app.add_option("--load", o.load, "Begin with the K and V of this file, as far as its text and the prompt agree")
       ->type_name("FILE");
   app.add_option("--prompt-file", o.prompt_file, "Take --prompt from here")->type_name("FILE")->excludes(prompt);
-  app.add_flag("--generate-only", o.generate_only, "Answer the prompt and stop");
+  CLI::Option* generate_only = app.add_flag("--generate-only", o.generate_only, "Answer the prompt and stop");
+  CLI::Option* probe =
+      app.add_option("--probe", o.probes,
+                     "Ask for what stands far back in the text, instead of evaluating: copy (a passage that begins "
+                     "again) or retrieval (a key's value); may be repeated")
+          ->check(CLI::IsMember({"copy", "retrieval"}))
+          ->expected(1)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  for (CLI::Option* other : {decode_at, bands, plot, generate_only}) probe->excludes(other);
+  app.add_option("--depths", o.depths, "Percent of the text that comes before each of the places that probes ask for")
+      ->type_name("P,P,...")
+      ->delimiter(',')
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->capture_default_str()
+      ->needs(probe);
+  app.add_option("--seed", o.seed, "Of what probes draw; each window's is the next one")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->needs(probe);
 }
 
 void list_policies() {
@@ -156,6 +180,9 @@ void check_options(const options& o) {
   if (o.fork > 1 && (o.prompts.size() > 1 || !o.shared_prefix.empty()))
     throw std::invalid_argument("--fork " + std::to_string(o.fork) +
                                 " continues one --prompt, without --shared-prefix");
+  if (!o.probes.empty() && (!o.save.empty() || !o.load.empty()))
+    throw std::invalid_argument("--save and --load are of a prompt; --probe has none");
+  for (const std::string& name : o.probes) check_probe({name, o.depths, o.seed});
   if (o.generate_only) return;
   if (o.text.empty()) throw std::invalid_argument("--text FILE is needed, or --generate-only");
   if (!o.plot.empty()) check_picture("--plot", o.plot);
@@ -202,6 +229,7 @@ class decode_loop {
     std::vector<std::vector<int>> windows;
     std::ofstream csv, bands_csv;
     if (!options_.decode_at.empty()) return time_policies();
+    if (!options_.probes.empty()) return probe_policies();
     if (!options_.generate_only) {
       windows = read_windows(options_.text, options_.positions, options_.windows);
       csv = open_output(options_.csv);
@@ -309,6 +337,45 @@ class decode_loop {
         if (csv.is_open()) csv << p.name << ',' << t.depth << ',' << t.milliseconds << '\n';
       }
     }
+  }
+
+  void probe_policies() {
+    const auto windows = read_windows(options_.text, options_.positions, options_.windows);
+    std::vector<std::vector<probe_text>> texts;  // of each probe, of each window
+    for (const std::string& name : options_.probes) {
+      texts.emplace_back();
+      for (std::size_t i = 0; i < windows.size(); ++i)
+        texts.back().push_back(probe_text_of({name, options_.depths, options_.seed + i}, windows[i], words_));
+    }
+    std::ofstream csv = open_output(options_.csv);
+    const std::vector<int> calibration = calibration_text();
+    introduce();
+    calibrate(calibration);
+    reference_first();
+    const session_shape shape = shape_of(options_.positions, 1);
+    const auto caches = backend_->open(policies_, shape);
+    std::cout << "\nAsking " << policies_.size() << " caches of " << windows.size() << " x " << options_.positions
+              << " tokens of " << options_.text << '\n'
+              << std::flush;
+    std::vector<probe_report> reports;
+    for (std::size_t p = 0; p < texts.size(); ++p) {
+      probing run(*caches, exec_);
+      {
+        long ticks = 0;
+        for (const probe_text& text : texts[p]) ticks += run.ticks(text);
+        progress bar(ticks);
+        for (const probe_text& text : texts[p]) run.read(text, [&] { bar.tick(); });
+      }
+      reports.push_back({options_.probes[p], {}});
+      for (std::size_t i = 0; i < policies_.size(); ++i) {
+        probe_row& row = reports.back().rows.emplace_back(probe_row{line_of(i, shape, *caches), run.result(i), {}});
+        for (const double depth : options_.depths) row.depths.emplace_back(depth, run.result(i, depth));
+      }
+      print_probe(std::cout, reports.back());
+    }
+    if (!csv.is_open()) return;
+    write_probes_csv(csv, reports);
+    if (!csv.flush()) throw std::runtime_error("cannot write " + options_.csv);
   }
 
   static std::string windows_of(const model_config& c) {
@@ -419,13 +486,23 @@ class decode_loop {
     std::cout << "\nThe picture of the bands: " << options_.bands_plot << '\n';
   }
 
-  findings evaluate(const std::vector<std::vector<int>>& windows) {
+  // The policy that the others are compared with comes first; returns whether it was asked for.
+  bool reference_first() {
     const policy_entry reference = all_policies().front();
     const auto is_reference = [&](const policy_entry& p) { return p.name == reference.name; };
     const bool asked_for = std::ranges::any_of(policies_, is_reference);
     if (!asked_for) policies_.push_back(reference);
     std::stable_partition(policies_.begin(), policies_.end(), is_reference);
+    return asked_for;
+  }
 
+  policy_line line_of(std::size_t i, const session_shape& shape, reader& caches) const {
+    const policy_entry& p = policies_[i];
+    return {p.name, p.columns, p.plan(shape).bytes_per_token, caches.cache(i).cache_bytes()};
+  }
+
+  findings evaluate(const std::vector<std::vector<int>>& windows) {
+    const bool asked_for = reference_first();
     const session_shape shape = shape_of(options_.positions, 1);
     const auto caches = backend_->open(policies_, shape);
     evaluation run(*caches, exec_);
@@ -438,8 +515,7 @@ class decode_loop {
     }
     findings found;
     for (std::size_t i = asked_for ? 0 : 1; i < policies_.size(); ++i) {
-      found.rows.push_back({policies_[i].name, policies_[i].columns, policies_[i].plan(shape).bytes_per_token,
-                            caches->cache(i).cache_bytes(), options_.positions, run.result(i)});
+      found.rows.push_back({line_of(i, shape, *caches), options_.positions, run.result(i)});
       found.rows.back().integer_decoding = how_ == arithmetic::integer;
       found.rows.back().tokens_per_second = decode_rate(caches->cache(i), windows.back().back());
       for (const band& b : bands_) found.bands.push_back({policies_[i].name, b, run.result(i, b)});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,9 +23,12 @@ struct options {
   std::vector<std::string> policies;
   std::vector<double> keep{50, 25, 12.5};  // percent, of policies that evict tokens
   std::string device = "cpu";
-  bool integer_weights = false;  // for decoding; never for what is scored
-  std::vector<int> decode_at;    // depths to time decoding at, instead of the evaluation
-  std::vector<int> band_ends;    // positions at which the scores are parted
+  bool integer_weights = false;                    // for decoding; never for what is scored
+  std::vector<int> decode_at;                      // depths to time decoding at, instead of the evaluation
+  std::vector<std::string> probes;                 // what is asked for behind the text, instead of the evaluation
+  std::vector<double> depths{0, 25, 50, 75, 100};  // percent of the text before what probes ask for
+  std::uint64_t seed = 1;                          // of what probes draw
+  std::vector<int> band_ends;                      // positions at which the scores are parted
   std::string bands_csv;
   std::string bands_plot;
   std::string csv;
