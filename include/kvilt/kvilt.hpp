@@ -31,9 +31,11 @@
 #include <kvilt/cache/upload.hpp>
 #include <kvilt/core/version.hpp>
 #include <kvilt/evict/evict.hpp>
+#include <kvilt/evict/expected_attention.hpp>
 #include <kvilt/evict/given_scores.hpp>
 #include <kvilt/evict/h2o.hpp>
 #include <kvilt/evict/key_norm.hpp>
+#include <kvilt/evict/query_moments.hpp>
 #include <kvilt/evict/snap_kv.hpp>
 #include <kvilt/evict/tova.hpp>
 #include <kvilt/format/centred.hpp>

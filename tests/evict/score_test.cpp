@@ -24,6 +24,8 @@ class history {
         sums_(layers, heads, 2, 150),
         last_(layers, heads, 2, 150),
         window_(layers, heads, 2, 150),
+        moments_(layers, heads * group, dim),
+        asked_(std::size_t(layers * heads * group)),
         other_(owner_.open()),
         sequence_(owner_.open()),
         positions_(lists),
@@ -53,9 +55,13 @@ class history {
       for (float& x : k.data) x = std::round(64 * x) / 64;
       const tensor<float> v = random_tensor(mixed({8, salt_}), tokens, heads, dim);
       const tensor<float> q = random_tensor(mixed({9, salt_}), tokens, heads * group, dim);
+      moments_.add(layer, q.rows(), tokens);
       append(host(), owner_.view(layer), s, k.rows(), v.rows());
       for (int head = 0; head < heads; ++head)
-        for (int i = 0; i < tokens; ++i) keys_[{layer * heads + head, length_ + i}] = widened(k.row(i, head));
+        for (int i = 0; i < tokens; ++i) {
+          keys_[{layer * heads + head, length_ + i}] = widened(k.row(i, head));
+          values_[{layer * heads + head, length_ + i}] = widened(v.row(i, head));
+        }
       answer<> got(tokens, q.heads, dim);
       const attention a{causal{}};
       const auto view = owner_.view(layer);
@@ -64,7 +70,10 @@ class history {
       last_.add(host(), a, layer, view, s, q.rows(), got.lse_rows(), tova().queries(), true);
       window_.add(host(), a, layer, view, s, q.rows(), got.lse_rows(), asked_window, true);
       for (int i = 0; i < tokens; ++i)
-        for (int head = 0; head < q.heads; ++head) count(q.row(i, head), layer * heads + head / group, i, tokens);
+        for (int head = 0; head < q.heads; ++head) {
+          count(q.row(i, head), layer * heads + head / group, i, tokens);
+          asked_[std::size_t(layer * heads * group + head)].push_back(widened(q.row(i, head)));
+        }
     }
     length_ += tokens;
     owner_.commit(s);
@@ -102,6 +111,12 @@ class history {
   double of_last(int list, idx position) const { return found(of_last_, list, position); }
   double of_window(int list, idx position) const { return found(of_window_, list, position); }
   const std::vector<double>& key(int list, idx position) const { return keys_.at({list, position}); }
+  const std::vector<double>& value(int list, idx position) const { return values_.at({list, position}); }
+  query_moments& moments() { return moments_; }
+  // All queries of a query head so far.
+  const std::vector<std::vector<double>>& asked(int layer, int head) const {
+    return asked_[std::size_t(layer * heads * group + head)];
+  }
 
   static constexpr int asked_window = 6;
 
@@ -131,9 +146,11 @@ class history {
 
   cache<Policy> owner_;
   column_sums sums_, last_, window_;
+  query_moments moments_;
+  std::vector<std::vector<std::vector<double>>> asked_;  // [layers x query heads][queries][dim]
   sequence other_, sequence_;
   std::vector<std::vector<idx>> positions_;
-  std::map<std::pair<int, idx>, std::vector<double>> keys_;
+  std::map<std::pair<int, idx>, std::vector<double>> keys_, values_;
   by_position all_, of_last_, of_window_;
   idx length_ = 0;
   std::uint64_t salt_ = 0;
@@ -190,6 +207,76 @@ void check_scores(history<Policy>& text, idx step) {
   }
 }
 
+using matrix = std::vector<std::vector<double>>;
+
+matrix product(const matrix& a, const matrix& b) {
+  matrix c(a.size(), std::vector<double>(b[0].size()));
+  for (std::size_t i = 0; i < a.size(); ++i)
+    for (std::size_t j = 0; j < b[0].size(); ++j)
+      for (std::size_t l = 0; l < b.size(); ++l) c[i][j] += a[i][l] * b[l][j];
+  return c;
+}
+matrix transposed(const matrix& a) {
+  matrix t(a[0].size(), std::vector<double>(a.size()));
+  for (std::size_t i = 0; i < a.size(); ++i)
+    for (std::size_t j = 0; j < a[0].size(); ++j) t[j][i] = a[i][j];
+  return t;
+}
+
+// The mean of RoPE's matrices at some positions: 24 of 32 numbers turn, and twofold.
+matrix mean_turn(rope_pairs pairs, idx first, idx count) {
+  constexpr std::size_t turning = 24;
+  matrix m(dim, std::vector<double>(dim));
+  for (std::size_t i = turning; i < dim; ++i) m[i][i] = 1;
+  for (std::size_t i = 0; i < turning / 2; ++i) {
+    const bool split = pairs == rope_pairs::half_split;
+    const std::size_t a = split ? i : 2 * i, b = split ? i + turning / 2 : 2 * i + 1;
+    for (idx t = first; t < first + count; ++t) {
+      const double angle = double(t) * std::pow(100.0, -2.0 * double(i) / turning);
+      m[a][a] += 2 * std::cos(angle) / double(count), m[a][b] -= 2 * std::sin(angle) / double(count);
+      m[b][a] += 2 * std::sin(angle) / double(count), m[b][b] += 2 * std::cos(angle) / double(count);
+    }
+  }
+  return m;
+}
+
+// Expected attention of a layer, by its definition.
+template <class Policy>
+std::vector<double> expected_scores(const history<Policy>& text, int layer, const matrix& turn, double scale) {
+  std::vector<double> all;
+  for (int head = 0; head < heads; ++head) {
+    const int list = layer * heads + head;
+    std::vector<double> scores(std::size_t(text.rows()));
+    for (int q_head = head * group; q_head < (head + 1) * group; ++q_head) {
+      const auto& queries = text.asked(layer, q_head);
+      matrix mean(1, std::vector<double>(dim)), covariance(dim, std::vector<double>(dim));
+      for (const auto& q : queries)
+        for (std::size_t i = 0; i < dim; ++i) mean[0][i] += q[i] / double(queries.size());
+      for (const auto& q : queries)
+        for (std::size_t i = 0; i < dim; ++i)
+          for (std::size_t j = 0; j < dim; ++j)
+            covariance[i][j] += (q[i] - mean[0][i]) * (q[j] - mean[0][j]) / double(queries.size());
+      mean = product(turn, transposed(mean));
+      covariance = product(turn, product(covariance, transposed(turn)));
+      std::vector<double> weights;
+      double sum = 0;
+      for (const idx t : text.positions(list)) {
+        const matrix k{text.key(list, t)};
+        const double linear = product(k, mean)[0][0], square = product(k, product(covariance, transposed(k)))[0][0];
+        weights.push_back(std::exp(scale * linear + scale * scale * square / 2));
+        sum += weights.back();
+      }
+      for (std::size_t i = 0; i < scores.size(); ++i) scores[i] += weights[i] / sum / group;
+    }
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      double square = 0;
+      for (const double x : text.value(list, text.positions(list)[i])) square += x * x;
+      all.push_back(scores[i] * std::sqrt(square));
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 TEMPLATE_LIST_TEST_CASE("score: each is its formula, also of a text from which tokens were evicted", "[evict]",
@@ -235,4 +322,48 @@ TEST_CASE("score: SnapKV's neighbours are an odd number", "[evict]") {
   text.step(9);
   CHECK_THROWS_WITH(text.scores(snap_kv{4, 2}, text.sums(), 0), containing("SnapKV over 4 queries and 2 neighbours"));
   CHECK_THROWS_AS(text.scores(snap_kv{0, 3}, text.sums(), 0), invalid_argument);
+}
+
+using exact_policies = std::tuple<policy<paged<4>, fp32<dim>, fp32<dim>, listed>,
+                                  policy<contiguous, rotated<fp32<dim>>, rotated<fp32<dim>>, listed>>;
+
+TEMPLATE_LIST_TEST_CASE("score: expected attention is that of Gaussian queries at the positions to come", "[evict]",
+                        exact_policies) {
+  const rope_pairs pairs = GENERATE(rope_pairs::half_split, rope_pairs::interleaved);
+  const rope_table table(24, 100, pairs);
+  rope turn = table;
+  turn.magnitude = 2;
+  history<TestType> text;
+  for (const int tokens : {17, 1, 20}) {
+    text.step(tokens);
+    const matrix mean = mean_turn(pairs, text.length(), 50);
+    for (int layer = 0; layer < layers; ++layer) {
+      text.moments().expect(layer, turn, text.length(), 50);
+      const expected_attention score{&text.moments(), 0.3f};
+      CHECK(difference(text.scores(score, text.sums(), layer), expected_scores(text, layer, mean, 0.3)) == "");
+    }
+    std::vector<int> places;  // all but two of the oldest
+    for (int list = 0; list < lists; ++list)
+      for (int i = 0; i < int(text.rows()); ++i)
+        if (i != list && i != 5) places.push_back(i);
+    text.keep(places);
+  }
+}
+
+TEST_CASE("score: expected attention wants moments of the layer's query heads", "[evict]") {
+  history<policy<paged<4>, fp32<dim>, fp32<dim>, listed>> text;
+  const rope_table table(dim, 100, rope_pairs::half_split);
+  CHECK_THROWS_WITH(text.moments().expect(0, table, 0, 9), containing("layer 0 has had 0 queries, and 9 are to come"));
+  text.step(9);
+  CHECK_THROWS_WITH(text.moments().expect(0, table, 9, 0), containing("layer 0 has had 9 queries, and 0 are to come"));
+  CHECK_THROWS_WITH(text.moments().expect(layers, table, 9, 9), containing("layer 2; there are moments of 2"));
+  query_moments other(layers, heads, dim);
+  CHECK_THROWS_WITH(text.scores(expected_attention{&other, 1}, text.sums(), 0),
+                    containing("layer 0 with 6 query heads is asked for by moments of 2 layers of 2"));
+  CHECK_THROWS_WITH(text.scores(expected_attention{}, text.sums(), 0), containing("moments of 0 layers of 0"));
+  const tensor<float> q = random_tensor(3, 2, heads, dim);
+  CHECK_THROWS_WITH(text.moments().add(0, q.rows(), 2), containing("queries of 2 heads of 32 numbers"));
+  CHECK_THROWS_AS(query_moments(0, 1, 1), invalid_argument);
+  text.moments().clear();
+  CHECK(text.moments().queries(0) == 0);
 }
