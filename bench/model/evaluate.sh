@@ -18,7 +18,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 results=$root/bench/results
 declare -A names=([smollm2]=smollm2 [gemma]=gemma3_270m)
 best=(fp16 int8_rot paged16_int8_rot_s4_t64 paged16_int8_int4_s4_t64 paged16_int4_rot_s4_t64)
-probed=(fp16 int8 int4 int4_rot window_fp16 h2o_mean_fp16 tova_fp16 snapkv_fp16 keynorm_fp16)
+probed=(fp16 int8 int4 int4_rot window_fp16 h2o_mean_fp16 tova_fp16 snapkv_fp16 keynorm_fp16 expected_fp16)
 
 fail() {
   echo "evaluate.sh: $*" >&2
