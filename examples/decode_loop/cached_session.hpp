@@ -1,6 +1,7 @@
 #pragma once
 
 #include "session.hpp"
+#include "static_scales.hpp"
 
 #include <kvilt/kvilt.hpp>
 #include <kvilt/tiers/restore.hpp>
@@ -77,29 +78,6 @@ kvilt::layer_group<Policy> group_for(const Policy& policy, const std::vector<int
   return group;
 }
 
-// What a format's largest code stands for at a scale of 1.
-template <class Format>
-float largest_at_scale_1(const Format& format) {
-  float scale = 1, decoded[8];
-  const std::vector<float> row(std::size_t(format.dim()), 1e30f);  // codes saturate
-  std::vector<unsigned char> codes(std::size_t(format.code_bytes()));
-  const kvilt::row_ref record{codes.data(), reinterpret_cast<unsigned char*>(&scale), 0};
-  format.encode(row.data(), record);
-  format.decode(record, 0, decoded);
-  return decoded[0];
-}
-
-// Static scales at which the largest numbers of a text take the largest code; none for formats that write their own.
-template <class Format>
-std::vector<float> scales_for(const Format& format, std::vector<float> ranges) {
-  if constexpr (!kvilt::has_static_scale<Format>) {
-    return {};
-  } else {
-    for (float& r : ranges) r /= largest_at_scale_1(format);
-    return ranges;
-  }
-}
-
 // The same view, its page tables elsewhere.
 template <kvilt::memory_space Space, class... Segments>
 auto with_table(const kvilt::view<Space, Segments...>& view, std::span<const kvilt::page_id> table) {
@@ -142,7 +120,7 @@ class cached_session final : public session {
 
   void begin(int tokens, int step_tokens) override {
     planned_.clear();
-    if (tokens <= step_tokens) sums_before_ = sums_;  // a single step may be cancelled
+    if (tokens <= step_tokens) sums_before_ = sums_, moments_before_ = moments_;  // a single step may be cancelled
     kvilt::in_chunks(tokens, step_tokens, [&](kvilt::idx first, int count) {
       // NOTE: a step is plain data, so all but the last are ended before any layer has seen them.
       if (first > 0) caches_.commit(planned_.back().steps);
@@ -181,6 +159,7 @@ class cached_session final : public session {
   void cancel() override {
     caches_.cancel();
     sums_ = sums_before_;
+    moments_ = moments_before_;
   }
 
   kvilt::idx length() const override { return caches_.length(selected()); }
@@ -190,6 +169,7 @@ class cached_session final : public session {
     caches_.close(selected());
     selected() = caches_.open();
     if (sums_) sums_->clear(row(selected()));
+    if (!moments_.empty()) moments_[selected_].clear();
   }
 
   void select(int sequence) override { selected_ = std::size_t(sequence); }
@@ -198,6 +178,7 @@ class cached_session final : public session {
     caches_.close(child);
     child = caches_.fork(shape_.exec, selected());
     if (sums_) sums_->copy(row(selected()), row(child));
+    if (!moments_.empty()) moments_[std::size_t(to)] = moments_[selected_];
   }
   kvilt::idx restart_with(std::span<const int> prompt) override {
     if constexpr (finds_prompts) {
@@ -314,9 +295,12 @@ class cached_session final : public session {
 
   template <std::size_t G>
   void begin_sums() {
-    if constexpr (evicts<std::tuple_element_t<G, std::tuple<Policies...>>>)
-      sums_.emplace(caches_.template group<int(G)>().shape().layers, shape_.kv_heads, shape_.sequences,
-                    shape_.evict.most_rows(shape_.tokens, shape_.max_step));
+    if constexpr (evicts<std::tuple_element_t<G, std::tuple<Policies...>>>) {
+      const int layers = caches_.template group<int(G)>().shape().layers;
+      sums_.emplace(layers, shape_.kv_heads, shape_.sequences, shape_.evict.most_rows(shape_.tokens, shape_.max_step));
+      if (std::holds_alternative<expected_queries>(shape_.evict.score))
+        moments_.assign(sequences_.size(), kvilt::query_moments(layers, shape_.q_heads, shape_.head_dim));
+    }
   }
 
   template <std::size_t G>
@@ -335,13 +319,30 @@ class cached_session final : public session {
       const int group = shape_.q_heads / shape_.kv_heads;
       const std::vector<int> places = std::visit(
           [&](const auto& score) {
-            return kvilt::places_to_keep(cache, selected(), score, *sums_, group, rule.keep, rule.ends);
+            return kvilt::places_to_keep(cache, selected(), score_of<G>(score), *sums_, group, rule.keep, rule.ends);
           },
           rule.score);
       caches_.template keep<int(G)>(shape_.exec, selected(), places);
       sums_->keep(row(selected()), places);
     }
   }
+
+  // What rows of a group are ranked by.
+  template <std::size_t G, class Score>
+  const Score& score_of(const Score& score) {
+    return score;
+  }
+  template <std::size_t G>
+  kvilt::expected_attention score_of(const expected_queries& of) {
+    kvilt::query_moments& moments = moments_[selected_];
+    for (int layer = 0; layer < caches_.layers(); ++layer) {
+      const kvilt::layer_share& share = caches_.shares(layer).front();
+      if (std::size_t(share.group) == G)
+        moments.expect(share.layer, shape_.layers[std::size_t(layer)].turn, length(), of.ahead);
+    }
+    return {&moments, shape_.scale};
+  }
+
   // Where a step stands among those that were planned together.
   struct planned_at {
     int layer;
@@ -368,6 +369,9 @@ class cached_session final : public session {
     const auto layer = std::size_t(at.layer);
     const auto q_rows = [&](float* from) { return kvilt::packed_rows(from, shape_.q_heads, shape_.head_dim); };
     const auto kv_rows = [&](const float* from) { return kvilt::packed_rows(from, shape_.kv_heads, shape_.head_dim); };
+    if constexpr (View::has_gaps)
+      if (!moments_.empty())
+        moments_[selected_].add(caches_.shares(at.layer).front().layer, q_rows(q), step.items[0].new_tokens);
     kvilt::append(exec, view, step, q_rows(q), kv_rows(k), kv_rows(v), shape_.layers[layer].turn);
     if constexpr (View::has_gaps) {
       lse_.resize(std::size_t(step.q_rows * shape_.q_heads));
@@ -387,8 +391,9 @@ class cached_session final : public session {
   std::vector<kvilt::sequence> sequences_;
   std::size_t selected_ = 0;
   std::vector<planned_step> planned_;
-  std::optional<kvilt::column_sums> sums_, sums_before_;  // where tokens are evicted
-  std::vector<float> lse_;                                // [query rows][q_heads]
+  std::optional<kvilt::column_sums> sums_, sums_before_;        // where tokens are evicted
+  std::vector<kvilt::query_moments> moments_, moments_before_;  // of each sequence, where expected attention asks
+  std::vector<float> lse_;                                      // [query rows][q_heads]
 };
 
 }  // namespace example

@@ -23,6 +23,7 @@ const std::vector<choice>& choices() {
       {"tova", kvilt::tova()},
       {"snapkv", kvilt::snap_kv()},
       {"keynorm", kvilt::key_norm(), 0.25},
+      {"expected", expected_queries()},
   };
   return all;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kvilt/core/types.hpp>
+#include <kvilt/evict/expected_attention.hpp>
 #include <kvilt/evict/h2o.hpp>
 #include <kvilt/evict/key_norm.hpp>
 #include <kvilt/evict/places.hpp>
@@ -23,7 +24,15 @@ struct newest {
   }
 };
 
-using eviction_score = std::variant<newest, kvilt::h2o, kvilt::tova, kvilt::snap_kv, kvilt::key_norm>;
+// Expected attention, of the moments that a session gathers of its queries, at so many positions behind the newest.
+struct expected_queries {
+  kvilt::idx ahead = 512;  // as its authors have it
+
+  static constexpr bool running = false;
+  int queries() const { return 0; }
+};
+
+using eviction_score = std::variant<newest, kvilt::h2o, kvilt::tova, kvilt::snap_kv, kvilt::key_norm, expected_queries>;
 
 // Which rows stay where not all may: `keep` of them, after each block of tokens, of which there are up to `block`.
 struct eviction {

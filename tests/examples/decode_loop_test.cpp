@@ -179,7 +179,8 @@ TEST_CASE("decode_loop: a token that is only looked at leaves no trace", "[examp
   for (const auto& options : {support::tiny_gguf_options(), mixed_layers()}) {
     tiny_model tiny(options);
     const std::vector<int> tokens = tiny.some_tokens(120);
-    for (const char* name : {"paged16_int4_rot_s4_t64", "ring256_s4_int8", "fp16", "h2o_mean_fp16", "tova_int8_rot"}) {
+    for (const char* name :
+         {"paged16_int4_rot_s4_t64", "ring256_s4_int8", "fp16", "h2o_mean_fp16", "tova_int8_rot", "expected_fp16"}) {
       INFO(name);
       const auto cache = tiny.open(named(name), 120), other = tiny.open(named(name), 120);
       example::host_decoder decode(tiny.model(), *cache, kvilt::host()), plain(tiny.model(), *other, kvilt::host());
@@ -351,7 +352,8 @@ TEST_CASE("decode_loop: policies that evict tokens keep their share", "[examples
   const std::vector<float> want = outputs(*whole);
   const std::size_t first_block = want.size() / 6;
   std::vector<std::vector<float>> of_a_quarter;
-  for (const char* name : {"window_fp16", "h2o_fp16", "h2o_mean_fp16", "tova_fp16", "snapkv_fp16", "keynorm_fp16"}) {
+  for (const char* name :
+       {"window_fp16", "h2o_fp16", "h2o_mean_fp16", "tova_fp16", "snapkv_fp16", "keynorm_fp16", "expected_fp16"}) {
     INFO(name);
     const std::vector<policy_entry> shares = example::at_shares({named(name)}, {100, 25});
     REQUIRE(shares.size() == 2);

@@ -218,7 +218,8 @@ TEST_CASE("probe: tokens are evicted before they are asked for", "[examples]") {
   tiny_model tiny;
   const probe_text text = answered_by_model(tiny, 250);  // a whole block and a part of one
   const int size = int(text.tokens.size());
-  for (const char* name : {"window_fp16", "h2o_mean_fp16", "tova_fp16", "snapkv_fp16", "keynorm_fp16"}) {
+  for (const char* name :
+       {"window_fp16", "h2o_mean_fp16", "tova_fp16", "snapkv_fp16", "keynorm_fp16", "expected_fp16"}) {
     INFO(name);
     std::vector<std::unique_ptr<session>> caches;
     for (const char* n : {"fp32", name}) caches.push_back(tiny.open(named(n), size));
