@@ -103,7 +103,7 @@ with_gcc() {
     skip "GPU tests: no GPU here; they were compiled, those of many kernels and lone headers for sm_90a alone"
     unseen=(-DKVILT_MANY_KERNELS_ARCHS=90a)
     # Half of nvcc's time. What its optimiser makes of the kernels that count is the spills' tests' affair.
-    if nvcc --help | grep -q -e --Ofast-compile; then cuda_flags+=(-Ofc=max); fi
+    if [[ $(nvcc --help) == *--Ofast-compile* ]]; then cuda_flags+=(-Ofc=max); fi
   fi
   local bench=OFF
   if compgen -G 'bench/*/*_bench.c*' >/dev/null; then bench=ON; fi
