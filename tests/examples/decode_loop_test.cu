@@ -54,6 +54,7 @@ void check_near(const std::vector<float>& got, const std::vector<float>& want, f
 // rotation, sinks and a tail.
 std::vector<cuda_policy> some_policies() {
   using namespace kvilt;
+  using example::named;  // not the one of the tests' support
   using int4_rot = rotated<q4<>>;
   return {cuda_policy_of(named<policy<contiguous, fp16<>>>("fp16")),
           cuda_policy_of(named_calibrated<policy<contiguous, q8_static<>>>("int8_head", scale_of::head)),
