@@ -48,7 +48,7 @@ class column_sums {
     detail::check_columns_of(exec, a, view, s, q, lse, of(layer), last);
     for (int i = 0; anew && i < s.size; ++i)
       if (s.items[i].queries > 0) clear(layer, s.items[i].sequence);
-    column_mass(exec, a, view, s, q, lse, of(layer), last);
+    detail::host_mass(exec, a, view, s, q, lse, of(layer), last).run(exec);
     for (int i = 0; i < s.size; ++i)
       if (s.items[i].queries > 0) queries_[number(layer, s.items[i].sequence)] += smaller(last, s.items[i].queries);
   }
