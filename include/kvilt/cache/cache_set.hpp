@@ -261,10 +261,8 @@ class basic_cache_set {
   ///     });
   template <class Body>
   void visit(int layer, const step_type& s, Body&& body) const {
-    for (const layer_share& share : map_.at(layer)) {
-      const auto where = [&] { return "layer " + std::to_string(layer) + ", group " + std::to_string(share.group); };
-      detail::named(where, [&] { visit_share(share, s, body, indices()); });
-    }
+    for (const layer_share& share : map_.at(layer))
+      detail::named(detail::set_place{share.group, layer}, [&] { visit_share(share, s, body, indices()); });
   }
 
  private:

@@ -50,10 +50,21 @@ struct set_budget {
 
 namespace detail {
 
+/// Where in a set something went wrong, for errors to name.
+struct set_place {
+  int group;
+  int layer = -1;  // of the model; -1: any
+
+  std::string operator()() const {
+    const std::string of_group = "group " + std::to_string(group);
+    return layer < 0 ? of_group : "layer " + std::to_string(layer) + ", " + of_group;
+  }
+};
+
 /// Runs `body`; what it throws names the group.
 template <class Body>
-decltype(auto) in_group(int group, Body&& body) {
-  return named([&] { return "group " + std::to_string(group); }, body);
+KVILT_ALWAYS_INLINE decltype(auto) in_group(int group, Body&& body) {
+  return named(set_place{group}, body);
 }
 
 template <class Policy>

@@ -105,21 +105,33 @@ KVILT_ALWAYS_INLINE void expects(bool held, const Parts&... parts) {
     refuse<Error, std::decay_t<const Parts&>...>(parts...);
 }
 
-/// Runs `body`; an error that it throws is thrown again with `where()` put first: "kvilt: group 1: ...".
-template <class Where, class Body>
-decltype(auto) named([[maybe_unused]] Where&& where, Body&& body) {
 #if defined(__cpp_exceptions)
+/// Called where an error is being handled: throws it again with `place` put first, "kvilt: group 1: ...". NOTE: the
+/// engine has heard of it.
+[[noreturn]] KVILT_COLD inline void raise_again(const std::string& place) {
   const auto with_place = [&](const error& e) {
     std::string message = e.what();
     if (message.rfind(error_prefix, 0) == 0) message.erase(0, sizeof(error_prefix) - 1);
-    return error_prefix + where() + ": " + message;
+    return error_prefix + place + ": " + message;
   };
   try {
-    return body();
+    throw;
   } catch (const out_of_pages& e) {
-    throw out_of_pages(with_place(e));  // the engine has heard of it
+    throw out_of_pages(with_place(e));
   } catch (const invalid_argument& e) {
     throw invalid_argument(with_place(e));
+  }
+}
+#endif
+
+/// Runs `body`; an error that it throws is thrown again with `where()` put first.
+template <class Where, class Body>
+KVILT_ALWAYS_INLINE decltype(auto) named([[maybe_unused]] const Where& where, Body&& body) {
+#if defined(__cpp_exceptions)
+  try {
+    return body();
+  } catch (const error&) {
+    raise_again(where());
   }
 #else
   return body();
