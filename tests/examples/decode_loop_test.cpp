@@ -421,7 +421,7 @@ TEST_CASE("decode_loop: pages change nothing", "[examples]") {
   CHECK(measure("int8") == measure("paged16_int8"));
 }
 
-TEST_CASE("decode_loop: threads change nothing", "[examples][threads]") {
+TEST_CASE("decode_loop: threads change nothing", "[examples]") {
   tiny_model tiny;
   const std::vector<int> tokens = tiny.some_tokens(200);
   const auto measure = [&](const kvilt::host& exec) {
