@@ -12,9 +12,7 @@
 #include <kvilt/format/static_scale.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <string>
 #include <tuple>
@@ -50,7 +48,7 @@ using pairs =
 // Bit for bit, but that one NaN is as good as another: which of two a product hands on is the compiler's choice.
 bool same_numbers(const std::vector<float>& a, const std::vector<float>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) {
-    return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y) || (std::isnan(x) && std::isnan(y));
+    return bits_of(x) == bits_of(y) || (std::isnan(x) && std::isnan(y));
   });
 }
 
