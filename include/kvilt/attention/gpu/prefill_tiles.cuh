@@ -1,42 +1,13 @@
 #pragma once
 
-#include <kvilt/attention/gpu/code_traits.cuh>
+#include <kvilt/attention/gpu/prefill_tile.cuh>
 #include <kvilt/attention/gpu/rows.cuh>
 #include <kvilt/attention/gpu/tile_ring.cuh>
-#include <kvilt/cache/device_block.hpp>
-#include <kvilt/gpu/gpu.cuh>
 
 /// \file
 /// Tiles of keys and values that the warps of a block share: their way from the cache to 16-bit numbers.
 
 namespace kvilt::inline KVILT_ABI::detail {
-
-/// What the compiler knows of a segment's tiles.
-template <class Segment, int DimStep>
-struct prefill_tile {
-  using k = code_traits<typename Segment::k_format, DimStep>;
-  using v = code_traits<typename Segment::v_format, DimStep>;
-  using wide = wide_tile<Segment>;
-  static constexpr param_kind k_params = k::params(), v_params = v::params();
-  /// Is more to be done to scores than to bring them to their unit?
-  static constexpr bool changes_scores = k_params != param_kind::none || v_params != param_kind::none;
-  static constexpr bool prepared =
-      wide::widens_k || wide::widens_v || k_params != param_kind::none || v_params != param_kind::none;
-  /// What a code that is a zero's distance away is counted from: its middle, since the tensor cores' sums are cut off, and
-  /// those of many numbers of one sign drift.
-  template <class Codes>
-  static constexpr int centre = Codes::params() == param_kind::scale_zero ? 1 << (bits_of(Codes::kind()) - 1)
-                                                                          : Codes::offset();
-  static constexpr int k_pitch = wide::k_pitch(DimStep), v_pitch = wide::v_pitch(DimStep);
-  /// Products of 16 numbers that a score is the sum of, and blocks of 16 numbers of a result.
-  static constexpr int k_steps = (k::dim + 15) / 16, v_steps = (v::dim + 15) / 16;
-};
-
-/// What a warp of a block works on: rows [first, first + count) of an item, at most.
-struct warp_share {
-  item_rows item;
-  int head = 0, first = 0, count = 0;
-};
 
 /// Brings the keys and values that a block's rows may see, tile by tile: one is worked on, one is on its way, and of one
 /// more is known where it lies.
@@ -63,13 +34,12 @@ class prefill_tiles {
   static constexpr int notes_slots = 3;
 
  public:
-  /// What is said of a token in `numbers`.
-  static constexpr int k_scale = 0, k_zero = 1, v_log = 2, v_inverse = 3, v_zero = 4, kinds = 5;
+  static constexpr bool adds_weights = false;  // but the tensor cores do
 
  private:
   struct block_notes {
     tile_notes tiles[notes_slots];
-    float numbers[kinds][tokens];
+    float numbers[token_numbers::kinds][tokens];
     u32 dropped[2];
     int_range seen[warps];
     warp_share shares[warps];
@@ -94,6 +64,11 @@ class prefill_tiles {
   }
   __device__ warp_share& share(int warp) const { return notes_.shares[warp]; }
   __device__ u32 queries() const { return address(0); }
+  /// Where a chunk of a query's lies.
+  template <int Pitch>
+  __device__ u32 query_at(int row, int chunk) const {
+    return queries() + chunk_at<Pitch>(row, chunk);
+  }
 
   /// Begins rows of an item's, the first of them at `position`, of which this warp's may see positions `mine`.
   __device__ void sit(const step_item& item, int head, int position, int_range mine) {
@@ -210,9 +185,6 @@ class prefill_tiles {
     return address(bytes.ring_at() + tile % block_bytes::slots * tokens * bytes.codes);
   }
 
-  __device__ static u64 distance(const plane& p, const place& at) {
-    return u64(u32(at.page)) * u32(p.page_stride) + u64(u32(at.row)) * u32(p.record_stride);
-  }
   __device__ const unsigned char* head_of(const plane& p) const {
     return p.base + u64(u32(notes_.head)) * u32(p.head_stride);
   }
@@ -249,12 +221,6 @@ class prefill_tiles {
     if (token % 32 == 0)
       to.alive[token / 32] = all_alive, to.k_upper[token / 32] = k_upper, to.v_upper[token / 32] = v_upper;
   }
-  __device__ static u32 ask_params(u32* to, const unsigned char* from, bool there) {
-    const auto at = reinterpret_cast<std::uintptr_t>(from);
-    ptx::copy_word_async(ptx::shared_address(to), reinterpret_cast<const void*>(at & ~std::uintptr_t(3)), there);
-    return __ballot_sync(all, (u32(at) & 2) != 0);
-  }
-
   /// Asks for a tile's codes.
   template <class Segment>
   __device__ void ask(const Segment& seg, int tile_number) {
@@ -340,44 +306,16 @@ class prefill_tiles {
     }
   }
 
-  /// A token's params as numbers. Those of tokens that are not there, or whose scale of V no number comes of, change no
-  /// sum: rows that see them have a NaN for a score.
   template <class Segment>
   __device__ void prepare_params(const Segment& seg) {
-    using tile = prefill_tile<Segment, DimStep>;
     const int token = thread();
     if (token >= tokens) return;
-    const auto finite = [](float x) { return fabsf(x) < __builtin_huge_valf(); };
-    if constexpr (tile::k_params != param_kind::none) {
-      const float2 k = params_of<typename tile::k>(seg.planes.k_params, current_->k_params[token],
-                                                   current_->k_upper[token / 32] >> (token % 32) & 1);
-      set(k_scale, token, k.x), set(k_zero, token, k.y);
-    }
-    if constexpr (tile::v_params != param_kind::none) {
-      const float2 v = params_of<typename tile::v>(seg.planes.v_params, current_->v_params[token],
-                                                   current_->v_upper[token / 32] >> (token % 32) & 1);
-      float log = ptx::log2(v.x), inverse = ptx::inverse(v.x), zero = v.y * ptx::inverse(v.x);
-      if (!finite(inverse))
-        inverse = zero = 0;
-      else if (!finite(zero))
-        log = __int_as_float(0x7fc00000), zero = 0;
-      set(v_log, token, log), set(v_inverse, token, inverse), set(v_zero, token, zero);
-    }
+    prepare_numbers<DimStep>(seg, notes_.head, {current_->k_params[token], bit(current_->k_upper, token)},
+                             {current_->v_params[token], bit(current_->v_upper, token)},
+                             [&](int kind, float x) { notes_.numbers[kind][token] = x; });
   }
-  /// Scale, and the zero of the code that is counted from.
-  template <class Codes>
-  __device__ float2 params_of(const plane& p, u32 word, bool upper) const {
-    if constexpr (Codes::params() == param_kind::scale32) {
-      return {read<float>(p.at({}, notes_.head, 0)), 0};
-    } else if constexpr (Codes::params() == param_kind::scale16) {
-      return {ptx::from_half(upper ? word >> 16 : word), 0};
-    } else {
-      const float scale = ptx::from_half(word);
-      return {scale, ptx::from_half(word >> 16) + float(1 << (bits_of(Codes::kind()) - 1)) * scale};
-    }
-  }
-  __device__ void set(int kind, int token, float x) {
-    notes_.numbers[kind][token] = x;
+  __device__ static bool bit(const u32 (&bits)[2], int token) {
+    return bits[token / 32] >> (token % 32) & 1;
   }
 
   const Task& task_;
