@@ -94,15 +94,28 @@ void launch_attention(const gpu& exec, const Task& task) {
   launch_groups<DimStep, 1>(exec, task);
 }
 
-/// A block for each of an item's stretches of query rows, as many as there may be.
+/// A block for each of an item's stretches of query rows, as many as there may be; of warpgroups, as many as the device has
+/// room for.
 template <int DimStep, class Task>
-void launch_prefill(const gpu& exec, const Task& task, int most_queries) {
-  constexpr block_bytes bytes = block_bytes::of<typename Task::view_type>(DimStep);
+void launch_prefill(const gpu& exec, const Task& task) {
+  using view_type = typename Task::view_type;
+  constexpr block_bytes blocks = block_bytes::of<view_type>(DimStep);
+  constexpr group_bytes groups = group_bytes::of<view_type>(DimStep);
+  const auto kernel = prefill_kernel<Task, DimStep>;
+  cudaFuncAttributes compiled{};
+  check_cuda(cudaFuncGetAttributes(&compiled, reinterpret_cast<const void*>(kernel)), "attributes of a kernel");
   const work_shape& shape = task.work.shape;
-  const idx stretches = ceil_div(idx(most_queries) * shape.group.value(), idx(bytes.rows()));
-  launch(exec, prefill_kernel<Task, DimStep>,
-         dim3(unsigned(stretches), unsigned(shape.kv_heads), unsigned(smaller(task.size, 65535))),
-         dim3(block_bytes::threads), std::size_t(bytes.total()), true, task);
+  const idx rows = idx(task.most_queries) * shape.group.value();
+  if (compiled.maxThreadsPerBlock == groups.threads) {
+    const idx stretches = ceil_div(rows, idx(groups.rows)) * shape.kv_heads * task.size;
+    launch(exec, kernel, dim3(unsigned(smaller(stretches, shape.blocks))), dim3(groups.threads),
+           std::size_t(groups.total()), true, task, boxes_of(task.view));
+  } else {
+    launch(exec, kernel,
+           dim3(unsigned(ceil_div(rows, idx(blocks.rows()))), unsigned(shape.kv_heads),
+                unsigned(smaller(task.size, 65535))),
+           dim3(blocks.threads), std::size_t(blocks.total()), true, task, box_maps<view_type::segments>{});
+  }
 }
 
 /// `body(step)`, a constant, for the step that the view's rows fit; 0 where dims are known when compiled.
@@ -146,13 +159,13 @@ void run_attention(const gpu& exec, const attention<Variant, Positions>& a, cons
       lse,
       s.items,
       s.size,
+      s.most_queries,
       s.work,
       reinterpret_cast<float*>(s.scratch),
       exec.reads_early()};
   detail::for_dim_step(view, [&](auto step) {
     if constexpr (detail::taken_by_blocks<View>())
-      if (s.most_queries > 0 && !s.work.shape.has(s.most_queries))
-        detail::launch_prefill<step.value>(exec, task, s.most_queries);
+      if (s.most_queries > 0 && !s.work.shape.has(s.most_queries)) detail::launch_prefill<step.value>(exec, task);
     detail::launch_attention<step.value>(exec, task);
   });
   detail::launch(exec, detail::merge_kernel<std::remove_const_t<decltype(task)>>, dim3(unsigned(s.work.shape.blocks)),

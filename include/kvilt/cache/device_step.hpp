@@ -21,7 +21,7 @@ struct work_shape {
   int warps = 0;   // of a block
   int blocks = 0;  // one for each multiprocessor
   int kv_heads = 0;
-  fast_divisor group;  // query heads of a KV head
+  fast_divisor group;                             // query heads of a KV head
   int longest = std::numeric_limits<int>::max();  // queries of an item; those with more are not on the line
 
   KVILT_HD constexpr int teams() const { return blocks * (warps / heads); }
@@ -88,6 +88,7 @@ struct work_plan {
   const team_share* teams = nullptr;  // [teams]
   const int* splits = nullptr;        // 1: how many units are split
   const split_unit* split = nullptr;  // [teams], of which so many are there
+  std::uint64_t* taken = nullptr;     // [2]: stretches of rows that blocks have taken, and blocks that found no more; 0
 };
 
 /// Steps over one segment of a sequence. NOTE: steps begin at multiples of their tokens among the slots, so that they

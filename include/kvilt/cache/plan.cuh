@@ -1,8 +1,8 @@
 #pragma once
 
 #include <kvilt/cache/check.hpp>
-#include <kvilt/cache/device_step.hpp>
 #include <kvilt/cache/device_block.hpp>
+#include <kvilt/cache/device_step.hpp>
 #include <kvilt/cache/device_tile.hpp>
 #include <kvilt/cache/work_line.cuh>
 #include <kvilt/gpu/gpu.cuh>
@@ -83,7 +83,7 @@ inline idx pieces_bytes(const work_shape& shape, int v_dim) {
 
 /// Where a device step's parts lie in its workspace.
 struct step_places {
-  idx items = 0, line = 0, steps = 0, teams = 0, splits = 0, split = 0, pieces = 0, end = 0;
+  idx items = 0, line = 0, steps = 0, teams = 0, splits = 0, split = 0, taken = 0, pieces = 0, end = 0;
 
   step_places(idx size, const work_shape& shape, int v_dim) {
     const auto take = [&](idx bytes) { return std::exchange(end, end + round_up(bytes, 256)); };
@@ -93,6 +93,7 @@ struct step_places {
     teams = take(shape.teams() * idx(sizeof(team_share)));
     splits = take(idx(sizeof(int)));
     split = take(shape.teams() * idx(sizeof(split_unit)));
+    taken = take(2 * idx(sizeof(std::uint64_t)));
     pieces = take(pieces_bytes(shape, v_dim));
   }
 
@@ -104,6 +105,7 @@ struct step_places {
     p.teams = reinterpret_cast<const team_share*>(base + teams);
     p.splits = reinterpret_cast<const int*>(base + splits);
     p.split = reinterpret_cast<const split_unit*>(base + split);
+    p.taken = reinterpret_cast<std::uint64_t*>(base + taken);
     return p;
   }
 };
@@ -285,6 +287,7 @@ __device__ void share_line(const View& view, const step_item* items, int size, c
   }
   if (threadIdx.x == 0) {
     *const_cast<int*>(plan.splits) = int(before);
+    plan.taken[0] = plan.taken[1] = 0;
     if (before == 0) *const_cast<split_unit*>(plan.split) = {};  // looked at with their number
   }
 }

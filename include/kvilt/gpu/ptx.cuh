@@ -89,6 +89,11 @@ __device__ inline void add_to_global(float* to, float x) {
   asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
 }
 
+/// To the second-level cache.
+__device__ inline void prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
+}
+
 /// Four 8 x 8 matrices of 16-bit numbers, as they lie; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ inline void load_matrices(u32 (&m)[4], u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -96,24 +96,18 @@ __device__ void unpack_in_order(const uint4& codes, ptx::u32 (&pairs)[4 * unpack
   }
 }
 
-/// Are 16 bytes of codes all finite numbers?
+/// Are 16 bytes of codes all finite numbers? Of those that are not, all bits of the exponent are set, or of e4m3 all but the
+/// sign: one more in the last of these is the sign's place.
 template <code_kind Kind>
 __device__ bool is_finite(const uint4& codes) {
-  // Two numbers of 16 bits, or four of 8, whose exponents, or all bits but the sign, are all ones are not.
-  constexpr ptx::u32 ones = Kind == code_kind::fp16   ? 0x7c007c00u
-                            : Kind == code_kind::bf16 ? 0x7f807f80u
-                            : Kind == code_kind::e4m3 ? 0x7f7f7f7fu
-                                                      : 0x7c7c7c7cu;
-  bool finite = true;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const ptx::u32 word = i == 0 ? codes.x : i == 1 ? codes.y : i == 2 ? codes.z : codes.w;
-    if constexpr (Kind == code_kind::fp16 || Kind == code_kind::bf16)
-      finite = finite && __vcmpeq2(word & ones, ones) == 0;
-    else if constexpr (Kind == code_kind::e4m3 || Kind == code_kind::e5m2)
-      finite = finite && __vcmpeq4(word & ones, ones) == 0;
-  }
-  return finite;
+  constexpr bool wide = Kind == code_kind::fp16 || Kind == code_kind::bf16;
+  constexpr ptx::u32 last = Kind == code_kind::fp16   ? 0x04000400u
+                            : Kind == code_kind::bf16 ? 0x00800080u
+                            : Kind == code_kind::e4m3 ? 0x01010101u
+                                                      : 0x04040404u;
+  constexpr ptx::u32 signs = wide ? 0x80008000u : 0x80808080u;
+  const auto beyond = [](ptx::u32 word) { return (word & ~signs) + last; };
+  return ((beyond(codes.x) | beyond(codes.y) | beyond(codes.z) | beyond(codes.w)) & signs) == 0;
 }
 
 }  // namespace kvilt::inline KVILT_ABI::detail

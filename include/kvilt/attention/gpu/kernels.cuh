@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kvilt/attention/gpu/prefill.cuh>
+#include <kvilt/attention/gpu/prefill_groups.cuh>
 #include <kvilt/attention/gpu/warp_attention.cuh>
 #include <kvilt/gpu/gpu.cuh>
 
@@ -44,19 +45,37 @@ __global__ void __launch_bounds__(32 * warp_bytes::of<typename Task::view_type>(
   attend_block<Task, DimStep, Groups>(task, memory);
 }
 
-/// A block for each stretch of rows, the last first: in causal attention they see most.
+/// Are a view's prompts the affair of warpgroups, in the code that is being compiled? Whether they are in a kernel that is
+/// to be launched, its attributes say: it takes as many threads as they are.
+template <class View, int DimStep>
+consteval bool compiled_for_groups() {
+  return KVILT_WARPGROUPS && taken_by_groups<View, DimStep>();
+}
+template <class View, int DimStep>
+consteval int prefill_threads() {
+  return compiled_for_groups<View, DimStep>() ? group_bytes::threads : block_bytes::threads;
+}
+
+/// A block for each stretch of rows, the last first: in causal attention they see most. Warpgroups take stretches one after
+/// the other.
 template <class Task, int DimStep>
-__global__ void __launch_bounds__(block_bytes::threads, 2) prefill_kernel(const __grid_constant__ Task task) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  constexpr int rows = block_bytes::of<typename Task::view_type>(DimStep).rows();
+__global__ void __launch_bounds__((prefill_threads<typename Task::view_type, DimStep>()),
+                                  compiled_for_groups<typename Task::view_type, DimStep>() ? 1 : 2)
+    prefill_kernel(const __grid_constant__ Task task,
+                   [[maybe_unused]] const __grid_constant__ box_maps<Task::view_type::segments> maps) {
+  extern __shared__ __align__(1024) unsigned char block_memory[];
   wait_for_earlier_kernels();
   let_next_kernel_start();
-  const int first = int(gridDim.x - 1 - blockIdx.x) * rows;
-  for (int i = int(blockIdx.z); i < task.size; i += int(gridDim.z)) {
-    const step_item item = task.items[i];
-    if (task.work.shape.has(item.queries) || first >= item.queries * task.work.shape.group.value()) continue;
-    block_of_rows<Task, DimStep>(task, memory).run(item, int(blockIdx.y), first);
-    __syncthreads();
+  if constexpr (compiled_for_groups<typename Task::view_type, DimStep>()) {
+    attend_by_groups<Task, DimStep>(task, maps, block_memory);
+  } else {
+    const int first = int(gridDim.x - 1 - blockIdx.x) * block_bytes::of<typename Task::view_type>(DimStep).rows();
+    for (int i = int(blockIdx.z); i < task.size; i += int(gridDim.z)) {
+      const step_item item = task.items[i];
+      if (task.work.shape.has(item.queries) || first >= item.queries * task.work.shape.group.value()) continue;
+      block_of_rows<Task, DimStep>(task, block_memory).run(item, int(blockIdx.y), first);
+      __syncthreads();
+    }
   }
 }
 

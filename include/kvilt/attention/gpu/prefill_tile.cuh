@@ -89,6 +89,23 @@ __device__ void prepare_numbers(const Segment& seg, int head, const params_word&
   }
 }
 
+/// Which rows of a segment hold tokens that query rows may see, the first of which are at `position`, of positions `seen`.
+template <class Segment>
+__device__ int_range rows_to_read(const Segment& seg, const lengths& n, int sequence, int head, idx position,
+                                  int_range seen) {
+  const int count = int(seg.retention.count(n, sequence, head));
+  if constexpr (goes_by_ones<typename Segment::retention_type>()) {
+    if (count > 0) {
+      const int oldest = int(seg.retention.at(n, sequence, head, 0).position);
+      int from = seen.first;
+      if constexpr (Segment::retention_type::slides)
+        from = max(from, int(larger(seg.retention.sees_from(position), 0)));
+      return {max(from - oldest, 0), min(seen.last - oldest, count)};
+    }
+  }
+  return {0, count};
+}
+
 /// Do keys of any segment have zeros, which queries' sums are multiplied by?
 template <int DimStep, memory_space Space, class... Segments>
 consteval bool some_keys_have_zeros(const view<Space, Segments...>*) {

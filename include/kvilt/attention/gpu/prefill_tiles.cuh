@@ -39,7 +39,7 @@ class prefill_tiles {
  private:
   struct block_notes {
     tile_notes tiles[notes_slots];
-    float numbers[token_numbers::kinds][tokens];
+    alignas(8) float numbers[token_numbers::kinds][tokens];
     u32 dropped[2];
     int_range seen[warps];
     warp_share shares[warps];
@@ -86,18 +86,7 @@ class prefill_tiles {
   __device__ bool begin(const Segment& seg) {
     __syncthreads();
     const lengths n = notes_.item;
-    const int count = int(seg.retention.count(n, notes_.sequence, notes_.head));
-    int_range run{0, count};
-    if constexpr (goes_by_ones<typename Segment::retention_type>()) {
-      if (count > 0) {
-        const int oldest = int(seg.retention.at(n, notes_.sequence, notes_.head, 0).position);
-        const int_range seen = notes_.all_seen;
-        int from = seen.first;
-        if constexpr (Segment::retention_type::slides)
-          from = max(from, int(larger(seg.retention.sees_from(notes_.position), 0)));
-        run = {max(from - oldest, 0), min(seen.last - oldest, count)};
-      }
-    }
+    const int_range run = rows_to_read(seg, n, notes_.sequence, notes_.head, notes_.position, notes_.all_seen);
     tile_ = -1;
     tiles_ = run.first < run.last ? (run.last - run.first + tokens - 1) / tokens : 0;
     __syncthreads();
@@ -160,14 +149,16 @@ class prefill_tiles {
   __device__ int position(int token) const {
     return current_->positions[token];
   }
-  __device__ bool alive(int token) const {
-    return current_->alive[token / 32] >> (token % 32) & 1;
+  /// Of the lane's token 8 n + 2 t + i.
+  __device__ bool alive(int n, int i) const {
+    return bit(current_->alive, 8 * n + 2 * (thread() % 4) + i);
   }
-  __device__ bool dropped(int token) const {
-    return notes_.dropped[token / 32] >> (token % 32) & 1;
+  __device__ bool dropped(int n, int i) const {
+    return bit(notes_.dropped, 8 * n + 2 * (thread() % 4) + i);
   }
-  __device__ float number_of(int kind, int token) const {
-    return notes_.numbers[kind][token];
+  /// What is said of a token, and of the next; of one that is a multiple of two.
+  __device__ float2 pair_of(int kind, int token) const {
+    return *reinterpret_cast<const float2*>(notes_.numbers[kind] + token);
   }
 
  private:
@@ -282,7 +273,7 @@ class prefill_tiles {
       __syncthreads();
       if (!finite) atomicOr(&notes_.dropped[row / 32], 1u << (row % 32));
       __syncthreads();
-      if (dropped(row))
+      if (bit(notes_.dropped, row))
         for (int chunk = thread() % sharers; chunk < chunks; chunk += sharers)
           ptx::store_shared_16(values + chunk_at<v::pitch>(row, chunk), {});
     }

@@ -101,14 +101,18 @@ __device__ void load_aligned(const T* from, T (&numbers)[N]) {
   __builtin_memcpy(numbers, units, bytes);
 }
 template <class T>
-__device__ void load_eight(const T* from, bool at_once, float (&x)[8]) {
-  T numbers[8];
+__device__ void copy_eight(const T* from, bool at_once, T (&x)[8]) {
   if (at_once) {
-    load_aligned(from, numbers);
+    load_aligned(from, x);
   } else {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) numbers[i] = from[i];
+    for (int i = 0; i < 8; ++i) x[i] = from[i];
   }
+}
+template <class T>
+__device__ void load_eight(const T* from, bool at_once, float (&x)[8]) {
+  T numbers[8];
+  copy_eight(from, at_once, numbers);
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = load(numbers[i]);
 }
@@ -134,6 +138,23 @@ __device__ void store_eight(T* to, bool at_once, const float (&x)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) to[i] = numbers[i];
   }
+}
+
+template <class T>
+__device__ void store_pair(T* to, bool at_once, float a, float b) {
+  alignas(8) T numbers[2];
+  if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>) {
+    const ptx::u32 pair = ptx::pack < std::is_same_v<T, float16> ? ptx::numbers::fp16 : ptx::numbers::bf16 > (a, b);
+    __builtin_memcpy(numbers, &pair, sizeof(pair));
+  } else {
+    store(numbers[0], a), store(numbers[1], b);
+  }
+  using unit = std::conditional_t<sizeof(numbers) == 4, ptx::u32, uint2>;
+  static_assert(sizeof(numbers) == sizeof(unit));
+  if (at_once)
+    *reinterpret_cast<unit*>(to) = *reinterpret_cast<const unit*>(numbers);
+  else
+    to[0] = numbers[0], to[1] = numbers[1];
 }
 
 /// Do queries go to the tensor cores as they were given?
@@ -222,26 +243,34 @@ __device__ inline float natural_log_sum(float maximum, float sum) {
   return sum == 0 ? -__builtin_huge_valf() : (maximum + log2f(sum)) * ln_2;
 }
 
+/// Counts the sink of a row's head, if there is one: its maximum in log2 units and the sum of its weights become those with
+/// it. By what the weighted values' sums are to be multiplied.
+template <class Task>
+__device__ float end_row(const Task& task, int q_head, float& maximum, float& sum) {
+  float share = 1;
+  if constexpr (has_sink<typename Task::variant_type>) {
+    constexpr float log2_e = 1.4426950408889634f;
+    const float sink = task.variant.sink(q_head) * log2_e, high = sink > maximum ? sink : maximum;
+    share = ptx::exp2(maximum - high);
+    sum = sum * share + ptx::exp2(sink - high);
+    maximum = high;
+  }
+  return sum == 0 ? 0.0f : share / sum;
+}
+
 /// Ends the results of rows [first, first + count) of a sequence, at most eight: sums of weighted values, beside them
 /// the maximum in log2 units and the sum of weights. V's rotation is undone and sinks are counted; a row then has, where
 /// its sum was, by what it is to be multiplied. `body(where, maximum, sum)` for each row, by one lane.
 template <class Task, class Body>
 __device__ void end_results(const Task& task, const item_rows& item, int head, int first, int count, const warp_rows& x,
                             Body&& body) {
-  constexpr float log2_e = 1.4426950408889634f;
   const int lane = int(threadIdx.x) % 32;
   __syncwarp();
   rotate_rows<typename Task::view_type::v_rotation, true>(x, count, task.view.v_dim());
   if (lane < count) {
     const where w = where_of(task, item, head, first + lane);
-    float maximum = x.maximum(lane), sum = x.sum(lane), share = 1;
-    if constexpr (has_sink<typename Task::variant_type>) {
-      const float sink = task.variant.sink(w.q_head) * log2_e, high = sink > maximum ? sink : maximum;
-      share = ptx::exp2(maximum - high);
-      sum = sum * share + ptx::exp2(sink - high);
-      maximum = high;
-    }
-    x.sum(lane) = sum == 0 ? 0.0f : share / sum;
+    float maximum = x.maximum(lane), sum = x.sum(lane);
+    x.sum(lane) = end_row(task, w.q_head, maximum, sum);
     body(w, maximum, sum);
   }
   __syncwarp();

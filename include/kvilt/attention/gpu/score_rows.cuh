@@ -73,7 +73,7 @@ class score_rows {
     const bool deferred = !Tile::changes_scores && !changes && task_.scale > 1e-6f;  // their unit, to the exponent
     if (!deferred) scale_scores<Tile>(c);
     change_scores(c);
-    if constexpr (Tile::v_params != param_kind::none) add_logs(c);
+    if constexpr (Tile::v_params != param_kind::none && changes) add_logs(c);
     if (!whole) hide(seg, c);
     weigh<Tile>(c, deferred, raised);
   }
@@ -83,71 +83,123 @@ class score_rows {
   template <class Segment>
   __device__ void prepare_queries(const Segment& seg) {
     using tile = prefill_tile<Segment, DimStep>;
-    constexpr auto numbers = tile::k::numbers;
     const warp_unit<Task> unit = this->unit();
-    const warp_rows& x = unit.rows;
 #pragma unroll 1
     for (int first = 0; first < warp_rows_; first += 8) {
       const int left = unit.count - first;
       load_queries(unit, seg, first, left < 0 ? 0 : left < 8 ? left : 8, 16 * tile::k_steps);
-      const float* const row = x.row(g());
-      float scale = 1;
-      if constexpr (numbers == ptx::numbers::fp16) {
-        float largest = 0;
-        for (int i = t(); i < 16 * tile::k_steps; i += 4) largest = fmaxf(largest, fabsf(row[i]));
-        scale = power_of_two_in_row(largest);
-      }
-      const float inverse = 1 / scale;
-      float sum = 0;
-      for (int chunk = t(); chunk < 2 * tile::k_steps; chunk += 4) {
-        u32 words[4];
+      const float* const row = unit.rows.row(g());
+      put_queries<Segment>(first, [&](int k, float(&x)[8]) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float a = row[8 * chunk + 2 * i] * inverse, b = row[8 * chunk + 2 * i + 1] * inverse;
-          words[i] = ptx::pack<numbers>(a, b);
-          if constexpr (tile::k_params == param_kind::scale_zero)
-            sum += ptx::from_half(words[i]) + ptx::from_half(words[i] >> 16);
-        }
-        ptx::store_shared_16(tiles_.template query_at<tile::k_pitch>(warp() * warp_rows_ + first + g(), chunk),
-                             {words[0], words[1], words[2], words[3]});
-      }
-      sum += __shfl_xor_sync(all, sum, 1);
-      sum += __shfl_xor_sync(all, sum, 2);
-#pragma unroll
-      for (int m = 0; m < bands; ++m)
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-          if (16 * m + 8 * h == first) {
-            units_[m][h] = scale * task_.scale * log2_e;
-            if constexpr (keys_have_zeros) sums_[m][h] = sum;
-          }
+        for (int i = 0; i < 8; ++i) x[i] = row[8 * (t() + 4 * k) + i];
+      });
       __syncwarp();
     }
   }
+  /// The same where they are not to be changed: straight from where they were given.
+  template <class Segment>
+  __device__ void prepare_given_queries(const Segment&) {
+    using tile = prefill_tile<Segment, DimStep>;
+    constexpr int chunks = 2 * tile::k_steps, of_lane = (chunks + 3) / 4;
+    const warp_unit<Task> unit = this->unit();
+    const int dim = task_.view.k_dim();
+    const bool at_once = unit.reads_eights();
+    typename Task::query_type given[2 * bands][of_lane][8];  // NOTE: all of them are on their way at once
+#pragma unroll
+    for (int m = 0; m < 2 * bands; ++m) {
+      const int row = 8 * m + g();
+      const auto* const from = unit.query(row < unit.count ? row : 0);
+#pragma unroll
+      for (int k = 0; k < of_lane; ++k) {
+        const int d = 8 * (t() + 4 * k);
+        if (row < unit.count && d < dim) {
+          copy_eight(from + d, at_once, given[m][k]);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 8; ++i) store(given[m][k][i], 0.0f);
+        }
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < 2 * bands; ++m)
+      put_queries<Segment>(8 * m, [&](int k, float(&x)[8]) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] = kvilt::load(given[m][k][i]);
+      });
+  }
+  /// Rows first + g of queries, of which `read(k, numbers)` gives eight numbers: those of chunk t + 4 k.
+  template <class Segment, class Read>
+  __device__ void put_queries(int first, Read&& read) {
+    using tile = prefill_tile<Segment, DimStep>;
+    constexpr auto numbers = tile::k::numbers;
+    constexpr int chunks = 2 * tile::k_steps, of_lane = (chunks + 3) / 4;
+    float x[of_lane][8], largest = 0, scale = 1, sum = 0;
+#pragma unroll
+    for (int k = 0; k < of_lane; ++k)
+      if (t() + 4 * k < chunks) read(k, x[k]);
+    if constexpr (numbers == ptx::numbers::fp16) {
+#pragma unroll
+      for (int k = 0; k < of_lane; ++k)
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          if (t() + 4 * k < chunks) largest = fmaxf(largest, fabsf(x[k][i]));
+      scale = power_of_two_in_row(largest);
+    }
+    const float inverse = 1 / scale;
+#pragma unroll
+    for (int k = 0; k < of_lane; ++k) {
+      if (t() + 4 * k >= chunks) break;
+      u32 words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        words[i] = ptx::pack<numbers>(x[k][2 * i] * inverse, x[k][2 * i + 1] * inverse);
+        if constexpr (tile::k_params == param_kind::scale_zero)
+          sum += ptx::from_half(words[i]) + ptx::from_half(words[i] >> 16);
+      }
+      ptx::store_shared_16(tiles_.template query_at<tile::k_pitch>(warp() * warp_rows_ + first + g(), t() + 4 * k),
+                           {words[0], words[1], words[2], words[3]});
+    }
+    sum += __shfl_xor_sync(all, sum, 1);
+    sum += __shfl_xor_sync(all, sum, 2);
+#pragma unroll
+    for (int m = 0; m < bands; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        if (16 * m + 8 * h == first) {
+          units_[m][h] = scale * task_.scale * log2_e;
+          if constexpr (keys_have_zeros) sums_[m][h] = sum;
+        }
+  }
 
   /// Weights [.][2 k] and on of band `m` as the first factor of a product with 16 tokens' values. They are rounded to 16
-  /// bits, and their sums are those of what they have become, so that a row that sees one key has that key's values: but for
-  /// the small ones, which have lost more than its bits.
+  /// bits. Where few see a maximum that is not theirs their sums are those of what they have become, so that a row that sees
+  /// one key has that key's values: but for the small ones, which have lost more than its bits.
   template <class Tile>
   __device__ void pack_weights(const float (&w)[bands][columns][4], int m, int k, u32 (&a)[4]) {
     constexpr auto numbers = Tile::v::numbers;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int n = 2 * k + i / 2, h = i % 2;
-      a[i] = ptx::pack<numbers>(w[m][n][2 * h], w[m][n][2 * h + 1]);
-      if constexpr (Tile::v_params != param_kind::none || Tiles::adds_weights) {
-        const float low = as_summed<numbers>(w[m][n][2 * h], a[i], 0),
-                    high = as_summed<numbers>(w[m][n][2 * h + 1], a[i], 1);
-        if constexpr (Tile::v_params == param_kind::none) {
-          sum_[m][h] += low + high;
-        } else {
-          const int token = 8 * n + 2 * t();
-          sum_[m][h] += low * tiles_.number_of(token_numbers::v_inverse, token) +
-                        high * tiles_.number_of(token_numbers::v_inverse, token + 1);
-          if constexpr (Tile::v_params == param_kind::scale_zero)
-            zero_[m][h] += low * tiles_.number_of(token_numbers::v_zero, token) +
-                           high * tiles_.number_of(token_numbers::v_zero, token + 1);
-        }
+      const float low = w[m][n][2 * h], high = w[m][n][2 * h + 1];
+      a[i] = ptx::pack<numbers>(low, high);
+      if constexpr (Tiles::adds_weights)
+        add_weights<Tile>(m, n, h, low, high);
+      else if constexpr (Tile::v_params != param_kind::none)
+        add_weights<Tile>(m, n, h, as_summed<numbers>(low, a[i], 0), as_summed<numbers>(high, a[i], 1));
+    }
+  }
+  template <class Tile>
+  __device__ void add_weights(int m, int n, int h, float low, float high) {
+    if constexpr (Tile::v_params == param_kind::none) {
+      sum_[m][h] += low + high;
+    } else {
+      float inverse[2];
+      read_pair(token_numbers::v_inverse, n, inverse);
+      sum_[m][h] += low * inverse[0] + high * inverse[1];
+      if constexpr (Tile::v_params == param_kind::scale_zero) {
+        float zero[2];
+        read_pair(token_numbers::v_zero, n, zero);
+        zero_[m][h] += low * zero[0] + high * zero[1];
       }
     }
   }
@@ -180,7 +232,7 @@ class score_rows {
 #pragma unroll
           for (int h = 0; h < 2; ++h) body(m, h, n, 2 * h + i, 8 * n + 2 * t() + i);
   }
-  /// `body(number, token, where)` for each of them.
+  /// `body(number, n, i, where)` for each of them: of token 8 n + 2 t + i.
   template <class Body>
   __device__ void for_each_pair(float (&c)[bands][columns][4], Body&& body) const {
     where rows[bands][2];
@@ -192,15 +244,14 @@ class score_rows {
     for (int n = 0; n < columns; ++n)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int token = 8 * n + 2 * t() + i;
-        const idx position = tiles_.position(token);
+        const idx position = tiles_.position(8 * n + 2 * t() + i);
 #pragma unroll
         for (int m = 0; m < bands; ++m)
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             where w = rows[m][h];
             w.k_position = position;
-            body(c[m][n][2 * h + i], token, w);
+            body(c[m][n][2 * h + i], n, i, w);
           }
       }
   }
@@ -209,35 +260,59 @@ class score_rows {
   __device__ float unit_of(int m, int h) const {
     return Tile::k::numbers == ptx::numbers::bf16 ? task_.scale * log2_e : units_[m][h];
   }
+  /// To log2 units; where nothing else changes them, with the values' scales, which belong to the weights.
   template <class Tile>
   __device__ void scale_scores(float (&c)[bands][columns][4]) const {
-    for_each_score([&](int m, int h, int n, int j, int token) {
-      float& x = c[m][n][j];
-      if constexpr (Tile::k_params != param_kind::none) x *= tiles_.number_of(token_numbers::k_scale, token);
-      if constexpr (Tile::k_params == param_kind::scale_zero)
-        x += tiles_.number_of(token_numbers::k_zero, token) * sums_[m][h];
-      x *= unit_of<Tile>(m, h);
-    });
+#pragma unroll
+    for (int n = 0; n < columns; ++n) {
+      float scale[2] = {1, 1}, zero[2] = {0, 0}, log[2] = {0, 0};
+      if constexpr (Tile::k_params != param_kind::none) read_pair(token_numbers::k_scale, n, scale);
+      if constexpr (Tile::k_params == param_kind::scale_zero) read_pair(token_numbers::k_zero, n, zero);
+      if constexpr (Tile::v_params != param_kind::none && !changes) read_pair(token_numbers::v_log, n, log);
+#pragma unroll
+      for (int m = 0; m < bands; ++m)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float& x = c[m][n][j];
+          if constexpr (Tile::k_params != param_kind::none) x *= scale[j % 2];
+          if constexpr (Tile::k_params == param_kind::scale_zero) x = fmaf(zero[j % 2], sums_[m][j / 2], x);
+          if constexpr (Tile::v_params != param_kind::none && !changes)
+            x = fmaf(x, unit_of<Tile>(m, j / 2), log[j % 2]);
+          else
+            x *= unit_of<Tile>(m, j / 2);
+        }
+    }
+  }
+  /// What is said of tokens 8 n + 2 t and the next.
+  __device__ void read_pair(int kind, int n, float (&x)[2]) const {
+    const float2 pair = tiles_.pair_of(kind, 8 * n + 2 * t());
+    x[0] = pair.x, x[1] = pair.y;
   }
   __device__ void change_scores(float (&c)[bands][columns][4]) const {
     constexpr float ln_2 = 0.6931471805599453f;
     if constexpr (changes)
-      for_each_pair(c, [&](float& x, int token, const where& w) {
-        if (tiles_.alive(token)) x = scored(task_.variant, w, x * ln_2) * log2_e;
+      for_each_pair(c, [&](float& x, int n, int i, const where& w) {
+        if (tiles_.alive(n, i)) x = scored(task_.variant, w, x * ln_2) * log2_e;
       });
   }
-  /// The values' scales, which belong to the weights.
   __device__ void add_logs(float (&c)[bands][columns][4]) const {
-    for_each_score(
-        [&](int m, int, int n, int j, int token) { c[m][n][j] += tiles_.number_of(token_numbers::v_log, token); });
+#pragma unroll
+    for (int n = 0; n < columns; ++n) {
+      float log[2];
+      read_pair(token_numbers::v_log, n, log);
+#pragma unroll
+      for (int m = 0; m < bands; ++m)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) c[m][n][j] += log[j % 2];
+    }
   }
   /// Hides what is not there, and what the variant or the retention hides. Rows that see values which are not finite, and
   /// have become zero since others do not see them, become NaN.
   template <class Segment>
   __device__ void hide(const Segment& seg, float (&c)[bands][columns][4]) const {
-    for_each_pair(c, [&](float& x, int token, const where& w) {
-      if (tiles_.dropped(token)) x = __int_as_float(0x7fc00000);
-      const bool there = tiles_.alive(token), seen = seg.retention.sees(w.q_position, w.k_position);
+    for_each_pair(c, [&](float& x, int n, int i, const where& w) {
+      if (tiles_.dropped(n, i)) x = __int_as_float(0x7fc00000);
+      const bool there = tiles_.alive(n, i), seen = seg.retention.sees(w.q_position, w.k_position);
       if (!there | !seen | !keeps(task_.variant, w)) x = hidden;
     });
   }
@@ -292,8 +367,10 @@ class score_rows {
   /// NOTE: a NaN is not less than anything.
   template <ptx::numbers N>
   __device__ static float as_summed(float weight, u32 pair, int which) {
-    constexpr float least = N == ptx::numbers::fp16 ? 0x1p-14f : 0;  // of all its bits
-    return weight < least ? weight : number<N>(pair, which);
+    constexpr float least = 0x1p-14f;  // of all bits of fp16
+    if constexpr (N == ptx::numbers::fp16)
+      if (weight < least) return weight;
+    return number<N>(pair, which);
   }
 
   float sum_[bands][2], zero_[have_zeros ? bands : 1][2];

@@ -27,7 +27,7 @@ struct device_attention {
   rows<Out> out;
   natural_lse lse;
   const step_item* items = nullptr;
-  int size = 0;
+  int size = 0, most_queries = 0;
   work_plan work;
   float* pieces = nullptr;
   bool early = false;  // keys may be read while the kernel before this one is at work
