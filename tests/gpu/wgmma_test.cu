@@ -99,7 +99,7 @@ struct matrix {
   int width;
   support::managed<float> numbers;
 
-  matrix(int height, int width, unsigned seed) : width(width), numbers(std::size_t(height * width)) {
+  matrix(int height, int columns, unsigned seed) : width(columns), numbers(std::size_t(height * columns)) {
     std::mt19937 random(seed);
     for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = float(int(random() % 15) - 7);
   }

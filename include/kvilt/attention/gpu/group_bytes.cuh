@@ -36,9 +36,8 @@ struct group_bytes {
   }
   KVILT_HD constexpr int slot() const { return tokens * panels * panel_row; }
   KVILT_HD constexpr int raw_slot() const { return tokens * raw; }
-  /// Of a tile: positions, params of K and V, numbers; a word for every loading warp of what is alive, dropped, seen by all
-  /// and in upper halves.
-  KVILT_HD constexpr int tile_notes() const { return tokens * 4 * (3 + token_numbers::kinds) + loaders * 5 * 4; }
+  /// Of a tile: positions and numbers; a word for every loading warp of what is alive, dropped and seen by all.
+  KVILT_HD constexpr int tile_notes() const { return tokens * 4 * (1 + token_numbers::kinds) + loaders * 3 * 4; }
   /// Of the block besides: where a tile's codes lie, shares of warps, and what they work on.
   KVILT_HD constexpr int block_notes() const { return tokens * 2 * 8 + 1024; }
   static constexpr int barriers = 256;

@@ -355,8 +355,8 @@ class group_loader : group_tiles<Task, DimStep> {
       if (lane() == 0) this->notes_of(published_ / 2 % group_bytes::notes_slots).dropped[loader_] = dropped;
     }
   }
-  __device__ u32 raw_at(u32 entry) const {
-    return this->address(bytes.raw_at() + int(entry % u32(group_bytes::raw_slots)) * bytes.raw_slot());
+  __device__ u32 raw_at(u32 number) const {
+    return this->address(bytes.raw_at() + int(number % u32(group_bytes::raw_slots)) * bytes.raw_slot());
   }
 
   const maps_type& maps_;
