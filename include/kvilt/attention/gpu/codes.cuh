@@ -96,18 +96,23 @@ __device__ void unpack_in_order(const uint4& codes, ptx::u32 (&pairs)[4 * unpack
   }
 }
 
-/// Are 16 bytes of codes all finite numbers? Of those that are not, all bits of the exponent are set, or of e4m3 all but the
-/// sign: one more in the last of these is the sign's place.
+/// Are 16 bytes of codes all finite numbers? Whole ones are. Of others that are not, all bits of the exponent are set, or of
+/// e4m3 all but the sign: one more in the last of these is the sign's place.
 template <code_kind Kind>
 __device__ bool is_finite(const uint4& codes) {
-  constexpr bool wide = Kind == code_kind::fp16 || Kind == code_kind::bf16;
-  constexpr ptx::u32 last = Kind == code_kind::fp16   ? 0x04000400u
-                            : Kind == code_kind::bf16 ? 0x00800080u
-                            : Kind == code_kind::e4m3 ? 0x01010101u
-                                                      : 0x04040404u;
-  constexpr ptx::u32 signs = wide ? 0x80008000u : 0x80808080u;
-  const auto beyond = [](ptx::u32 word) { return (word & ~signs) + last; };
-  return ((beyond(codes.x) | beyond(codes.y) | beyond(codes.z) | beyond(codes.w)) & signs) == 0;
+  if constexpr (Kind == code_kind::u8 || Kind == code_kind::u4) {
+    return true;
+  } else {
+    constexpr bool wide = Kind == code_kind::fp16 || Kind == code_kind::bf16;
+    static_assert(wide || Kind == code_kind::e4m3 || Kind == code_kind::e5m2);
+    constexpr ptx::u32 last = Kind == code_kind::fp16   ? 0x04000400u
+                              : Kind == code_kind::bf16 ? 0x00800080u
+                              : Kind == code_kind::e4m3 ? 0x01010101u
+                                                        : 0x04040404u;
+    constexpr ptx::u32 signs = wide ? 0x80008000u : 0x80808080u;
+    const auto beyond = [](ptx::u32 word) { return (word & ~signs) + last; };
+    return ((beyond(codes.x) | beyond(codes.y) | beyond(codes.z) | beyond(codes.w)) & signs) == 0;
+  }
 }
 
 }  // namespace kvilt::inline KVILT_ABI::detail
