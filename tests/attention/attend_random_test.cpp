@@ -1,4 +1,5 @@
 #include "support/catch.hpp"
+#include "support/sanitized.hpp"
 #include "support/subject.hpp"
 #include "support/tensors.hpp"
 
@@ -254,11 +255,7 @@ std::string run_seed(std::uint64_t seed) {
   return wrong;
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr int cases = 60;
-#else
-constexpr int cases = 400;
-#endif
+constexpr int cases = is_sanitized ? 60 : 400;
 
 }  // namespace
 

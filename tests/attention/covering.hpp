@@ -1,6 +1,7 @@
 #pragma once
 
 #include "support/policies.hpp"
+#include "support/sanitized.hpp"
 
 #include <kvilt/core/thread_pool.hpp>
 
@@ -10,12 +11,6 @@
 // chunks and prefill with empty sequences, each answer against the oracle; and its bits again under other
 // circumstances.
 namespace support {
-
-#if defined(__SANITIZE_ADDRESS__)
-inline constexpr bool is_sanitized = true;
-#else
-inline constexpr bool is_sanitized = false;
-#endif
 
 struct covering_script {
   covering_case c;

@@ -2,6 +2,7 @@
 #include "support/owner_checks.hpp"
 #include "support/owners.hpp"
 #include "support/page_model.hpp"
+#include "support/sanitized.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -202,6 +203,6 @@ std::uint64_t seed() {
 TEST_CASE("cache: random operations agree with a brute-force model", "[cache]") {
   for (int which = 0; which < owner_count; ++which) {
     INFO("policy " << which << ", KVILT_TEST_SEED=" << seed());
-    random_walk(which, seed()).run(1500);
+    random_walk(which, seed()).run(support::is_sanitized ? 500 : 1500);
   }
 }

@@ -1,5 +1,6 @@
 #include "support/catch.hpp"
 #include "support/memory.hpp"
+#include "support/sanitized.hpp"
 #include "support/tensors.hpp"
 
 #include <algorithm>
@@ -383,7 +384,8 @@ class walk {
 TEST_CASE("prefix: any operations, every row what its text says and every page accounted for", "[cache]") {
   each_policy([](const auto& policy, idx tokens) {
     idx hits = 0, evicted = 0, refused = 0;
-    for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    // NOTE: with the first two seeds no policy of tiles evicts a page.
+    for (std::uint64_t seed = support::is_sanitized ? 3 : 1; seed <= 4; ++seed) {
       INFO("page " << policy.layout.page_rows({}) << ", tail " << policy.tail << ", seed " << seed);
       walk run(policy, tokens, seed);
       run.run(policy.tile > 1 ? 1000 : 350);  // tiles leave the tail late

@@ -3,6 +3,7 @@
 #include "pages/simulated_engine.hpp"
 #include "support/catch.hpp"
 #include "support/random.hpp"
+#include "support/sanitized.hpp"
 
 #include <kvilt/pages/cost_aware.hpp>
 #include <kvilt/pages/lru.hpp>
@@ -31,7 +32,7 @@ std::vector<manager_shape> some_shapes() {
   return all;
 }
 // Two million and more over all policies, hashes and shapes; each is checked after it.
-constexpr int operations = KVILT_IS_CHECKED ? 1300 : 4000;
+constexpr int operations = support::is_sanitized ? 500 : KVILT_IS_CHECKED ? 1300 : 4000;
 
 template <class Eviction, class Hash>
 std::vector<idx> run(const manager_shape& shape, int seed) {
