@@ -36,9 +36,10 @@ function(add_policy_spills name policy)
   set_tests_properties(spills.${name} PROPERTIES RESOURCE_LOCK spills) # one at a time: each keeps a processor busy
 endfunction()
 
-add_policy_spills(bf16 "paged<16>, bf16<128>" attend_32_rows=88/106/216 prefill=8/4/4)
-add_policy_spills(q8 "paged<16>, q8<128>" attend_32_rows=120/170/228 prefill=56/144/112)
-add_policy_spills(e4m3 "paged<16>, e4m3<128>" attend_32_rows=112/122/216 prefill=72/156/136)
-add_policy_spills(bf16_of_256 "paged<16>, bf16<256>" attend_8_rows=80/94/232 attend_16_rows=336/446/960)
+add_policy_spills(bf16 "paged<16>, bf16<128>" attend_32_rows=88/106/216 prefill=16/12/12)
+add_policy_spills(q8 "paged<16>, q8<128>" attend_32_rows=120/170/228 prefill=104/104/160)
+add_policy_spills(e4m3 "paged<16>, e4m3<128>" attend_32_rows=112/122/216 prefill=104/104/160)
+add_policy_spills(bf16_of_256 "paged<16>, bf16<256>" attend_8_rows=80/94/232 attend_16_rows=336/446/960
+                  prefill=264/296/408)
 add_policy_spills(q8rot_in_segments "paged<16>, rotated<q8<128>>, rotated<q8<128>>, keep_all, 4, 64"
-                  attend_16_rows=96/124/260 prefill=232/380/760)
+                  attend_16_rows=96/124/260 prefill=136/204/624)
