@@ -19,8 +19,8 @@
 #include <kvilt/cache/cache.hpp>
 #include <kvilt/cache/cache_set.hpp>
 #include <kvilt/cache/copy_rows.hpp>
-#include <kvilt/cache/device_step.hpp>
 #include <kvilt/cache/device_block.hpp>
+#include <kvilt/cache/device_step.hpp>
 #include <kvilt/cache/device_tile.hpp>
 #include <kvilt/cache/dispatch.hpp>
 #include <kvilt/cache/foreign.hpp>
@@ -49,6 +49,7 @@
 #include <kvilt/format/static_scale.hpp>
 #include <kvilt/layout/contiguous.hpp>
 #include <kvilt/layout/paged.hpp>
+#include <kvilt/layout/paged_by_head.hpp>
 #include <kvilt/layout/paged_list.hpp>
 #include <kvilt/pages/aged_lfu.hpp>
 #include <kvilt/pages/cost_aware.hpp>

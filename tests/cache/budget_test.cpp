@@ -59,12 +59,15 @@ void check(const Policy& p) {
     CHECK(resource.most == planned.bytes());
     CHECK(resource.live == 0);
     // The parts that are named make up the whole.
-    const idx named =
-        shape.layers * planned.body_pages * planned.body_page_bytes + shape.sequences * planned.exact_sequence_bytes;
+    constexpr bool by_head = tabled_by_head<typename Policy::layout_type>;  // a page is in one layer, for one head
+    const idx tables = by_head ? shape.layers * shape.kv_heads : 1;
+    const idx named = (by_head ? 1 : shape.layers) * planned.body_pages * planned.body_page_bytes +
+                      shape.sequences * planned.exact_sequence_bytes;
     CHECK(planned.kv_bytes >= named);
     CHECK(planned.kv_bytes <= named + rounding(shape));
-    CHECK(planned.table_bytes == idx(sizeof(page_id)) * shape.sequences * planned.table_width);
-    CHECK(planned.list_bytes == (evicts_tokens<typename Policy::retention_type> ? 8 * shape.sequences : 0));
+    CHECK(planned.table_bytes == idx(sizeof(page_id)) * shape.sequences * tables * planned.table_width);
+    CHECK(planned.list_bytes == (evicts_tokens<typename Policy::retention_type> ? 8 * shape.sequences * tables : 0));
+    if (by_head) CHECK(planned.body_pages == ceil_div(shape.tokens, p.layout.page_rows({})) * tables);
   }
 }
 
@@ -127,6 +130,9 @@ TEST_CASE("budget: what is planned is what is allocated, to the byte", "[cache]"
     check(policy<contiguous, q8<>, q4<>>(dim));
     check(policy<paged<>, rotated<q8<>>>(dim, {}, paged<>(19)));
     check(policy<paged<16>, rotated<q4<>>, rotated<q4<>>, keep_all, 4, 64>(dim));
+    check(policy<paged_by_head<16>, q8<>, q4<>, listed>(dim));
+    check(policy<paged_by_head<>, fp16<>, rotated<q8<>>, listed, 3, 9>(dim, {}, paged_by_head<>(5)));
+    check(policy<paged_by_head<8>, q8<>>(dim));
   }
   check(policy<paged<1>, e4m3<>>(72));
   check(policy<paged<2>, bf16<>>(80));

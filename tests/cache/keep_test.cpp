@@ -26,7 +26,10 @@ using policies =
                kept_policy<contiguous, half, int8_rotated>, kept_policy<paged<3>, int8_rotated>,
                kept_policy<paged<8>, int4>, kept_policy<contiguous, int4, fp8>, kept_policy<paged<2>, fp8, int4>,
                kept_policy<paged<4>, int4, int4, 3, 9>, kept_policy<contiguous, int8_rotated, half, 2>,
-               kept_policy<paged<8>, half, int4, 0, 7>>;
+               kept_policy<paged<8>, half, int4, 0, 7>, kept_policy<paged_by_head<4>, full_width>,
+               kept_policy<paged_by_head<8>, half, int4>, kept_policy<paged_by_head<1>, int8_rotated>,
+               kept_policy<paged_by_head<3>, fp8, int4, 3, 9>, kept_policy<paged_by_head<16>, int4, half, 2>,
+               kept_policy<paged_by_head<8>, int4, int8_rotated, 0, 7>>;
 
 using plain = kept_policy<paged<4>, full_width>;
 
@@ -45,7 +48,7 @@ class random_walk {
       else if (kind < 7)
         step(tag);
       else if (kind < 9)
-        keep(tag);
+        cache_.keep_random(tag, dice_);
       else if (kind == 9)
         cache_.truncate(tag, std::max<idx>(0, cache_.length(tag) - dice_.below(dice_.below(4) ? 6 : 60)));
       else if (kind == 10)
@@ -66,11 +69,6 @@ class random_walk {
   void step(int tag) {
     const int tokens = 1 + dice_.below(6);
     if (cache_.reserve(tag, tokens)) cache_.step(tag, tokens);
-  }
-  void keep(int tag) {
-    const position_range body = cache_.owner().evictable(cache_.at(tag));
-    const idx least = cache_.rows(tag) - (body.last - body.first);
-    cache_.keep(tag, cache_.random_places(tag, least + dice_.below(int(body.last - body.first) + 1), dice_));
   }
   void fork_or_reorder(int tag) {
     if (cache_.tags().size() < 4) {
@@ -221,7 +219,7 @@ TEST_CASE("keep: lists that cannot be meant are refused by name", "[cache]") {
   refuses(cache, 0, {0, 1, -1, 1, 0, 1, 0, 1}, "keeps row -1 after -1 in head 1 of layer 0");
   std::vector<int> more;
   for (int i = 0; i < 13; ++i) more.push_back(i);
-  refuses(cache, 0, everywhere(more), "keeps 13 of 12 rows");
+  refuses(cache, 0, everywhere(more), "keeps 13 of 12 rows in head 0 of layer 0");
   CHECK_THROWS_AS(cache.owner().keep(host(), sequence{}, {}), invalid_argument);
 
   std::vector<unsigned char> workspace(cache.owner().workspace_bytes(host(), 1));
@@ -240,7 +238,7 @@ TEST_CASE("keep: rows in 16 bit stay", "[cache]") {
   const position_range may_go = cache.owner().evictable(cache.at(0));
   CHECK(may_go.first == 3);
   CHECK(may_go.last <= 30 - 8);
-  refuses(cache, 0, everywhere({0, 1, 2}), "rows; ");
+  refuses(cache, 0, everywhere({0, 1, 2}), "keeps 3 of 30 rows in head 0 of layer 0; ");
   std::vector<int> places;
   for (int i = 0; i < 30; ++i)
     if (i < 2 || i > 3) places.push_back(i);

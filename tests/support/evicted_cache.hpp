@@ -19,13 +19,14 @@ namespace support {
 using kvilt::sequence;
 
 // A cache from whose sequences tokens are evicted, beside a plain model: lists of tokens, and of pages that sequences
-// have in common. What attention gives is held against the oracle over the rows that the model has kept, for variants
+// have in common, one for all of a sequence's heads or, with page tables by head, one for each. What attention gives is held against the oracle over the rows that the model has kept, for variants
 // that ask where a key is.
 template <class Policy>
 class evicted_cache {
   static constexpr bool tabled = !kvilt::fixed_layout<typename Policy::layout_type>;
 
  public:
+  static constexpr bool by_head = kvilt::tabled_by_head<typename Policy::layout_type>;
   static constexpr int layers = 2, heads = 2, group = 2, lists = layers * heads;
   static constexpr kvilt::cache_shape shape{
       .layers = layers, .kv_heads = heads, .sequences = 4, .tokens = 200, .max_length = 90, .max_step = 6};
@@ -39,7 +40,12 @@ class evicted_cache {
 
   kvilt::cache<Policy>& owner() { return owner_; }
   sequence at(int tag) const { return tracks_.at(tag).handle; }
-  idx rows(int tag) const { return idx(tracks_.at(tag).rows[0].size()); }
+  // The most of any head.
+  idx rows(int tag) const {
+    std::size_t most = 0;
+    for (const std::vector<idx>& r : tracks_.at(tag).rows) most = std::max(most, r.size());
+    return idx(most);
+  }
   idx length(int tag) const { return idx(tracks_.at(tag).tokens.size()); }
   // Positions of the rows of one layer's head.
   const std::vector<idx>& positions(int tag, int list) const { return tracks_.at(tag).rows[std::size_t(list)]; }
@@ -52,7 +58,8 @@ class evicted_cache {
     if (!tabled) return idx(tracks_.size());
     std::set<const int*> all;
     for (const auto& [tag, t] : tracks_)
-      for (const auto& p : t.pages) all.insert(p.get());
+      for (const auto& table : t.pages)
+        for (const auto& p : table) all.insert(p.get());
     return idx(all.size());
   }
   idx free_pages() const { return owner_.bytes().body_pages - used_pages(); }
@@ -61,6 +68,7 @@ class evicted_cache {
     tracks_[tag] = {};
     tracks_[tag].handle = owner_.open();
     tracks_[tag].rows.resize(lists);
+    tracks_[tag].pages.resize(by_head ? lists : 1);
   }
   void close(int tag) {
     owner_.close(at(tag));
@@ -69,16 +77,23 @@ class evicted_cache {
   // Whether there was room.
   bool reserve(int tag, idx tokens) {
     track& t = tracks_.at(tag);
-    const std::size_t next = std::size_t(body_rows(t) / page_), end = pages_of(room_for(rows(tag) + tokens));
-    const bool replaced = tokens > 0 && next < t.pages.size() && t.pages[next].use_count() > 1;
-    const idx more = std::max<idx>(idx(end) - idx(t.pages.size()), 0) + replaced;
+    std::vector<int> replaced(t.pages.size(), -1);
+    idx more = 0;
+    for (std::size_t i = 0; i < t.pages.size(); ++i) {
+      const std::size_t next = std::size_t(body_rows(t, i) / page_), end = end_of(t, i, tokens),
+                        has = t.pages[i].size();
+      if (tokens > 0 && next < has && t.pages[i][next].use_count() > 1) replaced[i] = int(next), ++more;
+      more += std::max<idx>(idx(end) - idx(has), 0);
+    }
     const bool fits = !tabled || more <= free_pages();
     const bool beyond = rows(tag) + tokens > shape.max_length;
     if (!beyond) CHECK(owner_.try_reserve(at(tag), tokens) == fits);
     if (beyond) CHECK_THROWS_AS(owner_.reserve(at(tag), tokens), kvilt::invalid_argument);
     if (!fits || beyond) return false;
-    if (replaced) t.pages[next] = std::make_shared<int>();
-    while (t.pages.size() < end) t.pages.push_back(std::make_shared<int>());
+    for (std::size_t i = 0; i < t.pages.size(); ++i) {
+      if (replaced[i] >= 0) t.pages[i][std::size_t(replaced[i])] = std::make_shared<int>();
+      while (t.pages[i].size() < end_of(t, i, tokens)) t.pages[i].push_back(std::make_shared<int>());
+    }
     return true;
   }
   // A step of one sequence, whose room is there.
@@ -104,37 +119,64 @@ class evicted_cache {
   std::vector<int> random_places(int tag, idx count, dice& die) const {
     return support::random_places(owner_, at(tag), count, die);
   }
+  // Of each layer's head some number of rows from `least` up to all: others in each, and with all that may not go.
+  bool keep_random(int tag, dice& die) {
+    std::vector<int> places, sizes;
+    for (int list = 0; list < lists; ++list) {
+      const kvilt::position_range body = owner_.evictable(at(tag), list / heads, list % heads);
+      const idx all = owner_.kept(at(tag), list / heads, list % heads);
+      if (by_head || list == 0) sizes.push_back(int(all - die.below(int(body.last - body.first) + 1)));
+      if (!by_head && list > 0) sizes.push_back(sizes[0]);
+      const std::vector<int> one = some_of(all, body, sizes.back(), die);
+      places.insert(places.end(), one.begin(), one.end());
+    }
+    return keep(tag, places, sizes);
+  }
+  // As many in each.
+  bool keep(int tag, const std::vector<int>& places) {
+    return keep(tag, places, std::vector<int>(lists, int(places.size() / lists)));
+  }
   // Whether the pages were there. Bytes of rows that stay are what they were, and those of rows that are gone become
   // 0xff, in which every float is NaN.
-  bool keep(int tag, const std::vector<int>& places) {
+  bool keep(int tag, const std::vector<int>& places, const std::vector<int>& sizes) {
     track& t = tracks_.at(tag);
-    const std::size_t count = places.size() / lists;
     const idx sinks = owner_.evictable(at(tag)).first;
-    idx unmoved = idx(count);
-    for (std::size_t i = 0; i < places.size(); ++i)
-      if (places[i] != int(i % count)) unmoved = std::min(unmoved, idx(i % count));
-    const idx body = std::max(body_rows(t) - (rows(tag) - idx(count)), room_for(idx(count))),
-              first = std::max<idx>(unmoved - sinks, 0);
-    std::vector<std::size_t> replaced;
-    for (std::size_t page = std::size_t(first / page_); tabled && first < body && page < pages_of(body); ++page)
-      if (t.pages[page].use_count() > 1) replaced.push_back(page);
+    std::vector<std::vector<int>> stay;
+    for (auto next = places.begin(); const int size : sizes) stay.emplace_back(next, next + size), next += size;
+    std::vector<std::pair<std::size_t, std::size_t>> replaced;
+    for (std::size_t i = 0; i < t.pages.size(); ++i) {
+      const idx count = idx(stay[i].size());
+      idx unmoved = count;
+      for (std::size_t list = by_head ? i : 0; list < (by_head ? i + 1 : lists); ++list)
+        for (idx j = 0; j < unmoved; ++j)
+          if (stay[list][std::size_t(j)] != j) unmoved = j;
+      const idx body = std::max(body_rows(t, i) - (idx(t.rows[i].size()) - count), room_for(count)),
+                first = std::max<idx>(unmoved - sinks, 0);
+      for (std::size_t page = std::size_t(first / page_); tabled && first < body && page < pages_of(body); ++page)
+        if (t.pages[i][page].use_count() > 1) replaced.emplace_back(i, page);
+    }
     const auto before = bytes();
     const auto others = bytes_of_others(tag);
     std::vector<unsigned char*> were = addresses(tag);
+    const auto evict = [&] {
+      if constexpr (by_head)
+        owner_.keep(host(), at(tag), places, sizes);
+      else
+        owner_.keep(host(), at(tag), places);
+    };
     if (idx(replaced.size()) > free_pages()) {
-      CHECK_THROWS_AS(owner_.keep(host(), at(tag), places), kvilt::out_of_pages);
+      CHECK_THROWS_AS(evict(), kvilt::out_of_pages);
       CHECK(bytes() == before);
       return false;
     }
-    owner_.keep(host(), at(tag), places);
-    for (const std::size_t page : replaced) t.pages[page] = std::make_shared<int>();
+    evict();
+    for (const auto& [i, page] : replaced) t.pages[i][page] = std::make_shared<int>();
     for (std::size_t list = 0; list < lists; ++list) {
       std::vector<idx> left;
       std::vector<std::vector<unsigned char>> want;
-      for (std::size_t i = 0; i < count; ++i) {
-        const std::size_t place = std::size_t(places[list * count + i]);
-        left.push_back(t.rows[list][place]);
-        want.push_back(before.at(tag)[list][place]);
+      for (const int place : stay[list]) {
+        left.push_back(t.rows[list][std::size_t(place)]);
+        want.push_back(before.at(tag)[list][std::size_t(place)]);
       }
       t.rows[list] = left;
       CHECK(row_bytes(t, int(list)) == want);
@@ -146,9 +188,10 @@ class evicted_cache {
   }
   bool truncate(int tag, idx length) {
     track& t = tracks_.at(tag);
-    std::set<std::ptrdiff_t> counts;
-    for (const std::vector<idx>& r : t.rows) counts.insert(std::lower_bound(r.begin(), r.end(), length) - r.begin());
-    if (counts.size() > 1) {
+    std::vector<std::size_t> counts;
+    for (const std::vector<idx>& r : t.rows)
+      counts.push_back(std::size_t(std::lower_bound(r.begin(), r.end(), length) - r.begin()));
+    if (!by_head && std::ranges::count(counts, counts[0]) != lists) {
       const auto before = bytes();
       CHECK_THROWS_AS(owner_.truncate(at(tag), length), kvilt::invalid_argument);
       CHECK(bytes() == before);
@@ -156,7 +199,7 @@ class evicted_cache {
     }
     owner_.truncate(at(tag), length);
     t.tokens.resize(std::size_t(length));
-    for (std::vector<idx>& r : t.rows) r.resize(std::size_t(*counts.begin()));
+    for (std::size_t list = 0; list < lists; ++list) t.rows[list].resize(counts[list]);
     shrink(t);
     return true;
   }
@@ -176,7 +219,7 @@ class evicted_cache {
     const sequence both[] = {at(parent), at(other)};
     const int parents[] = {0, 0};
     const track before = tracks_.at(other);
-    tracks_.at(other).pages.clear();
+    for (auto& table : tracks_.at(other).pages) table.clear();
     idx needed = 0;
     track copy = forked(tracks_.at(parent), needed);
     if (tabled && needed > free_pages()) {
@@ -196,7 +239,10 @@ class evicted_cache {
     for (auto& [tag, t] : tracks_) {
       CHECK(owner_.length(t.handle) == idx(t.tokens.size()));
       CHECK(owner_.kept(t.handle) == rows(tag));
-      for (int list = 0; list < lists; ++list) CHECK(seen_positions(t, list) == t.rows[std::size_t(list)]);
+      for (int list = 0; list < lists; ++list) {
+        CHECK(seen_positions(t, list) == t.rows[std::size_t(list)]);
+        CHECK(owner_.kept(t.handle, list / heads, list % heads) == idx(t.rows[std::size_t(list)].size()));
+      }
     }
   }
 
@@ -218,7 +264,7 @@ class evicted_cache {
     sequence handle;
     std::vector<token> tokens;  // of every position
     std::vector<std::vector<idx>> rows;
-    std::vector<std::shared_ptr<int>> pages;
+    std::vector<std::vector<std::shared_ptr<int>>> pages;  // by table, table i of the rows of list i, or of all
   };
 
   static idx in_body(const track& t) {
@@ -226,19 +272,28 @@ class evicted_cache {
     for (std::size_t i = Policy::sinks; i < t.tokens.size(); ++i) tokens += t.tokens[i].how != kept_as::exact;
     return tokens;
   }
-  static idx body_rows(const track& t) { return in_body(t) - (idx(t.tokens.size()) - idx(t.rows[0].size())); }
+  static idx body_rows(const track& t, std::size_t table) {
+    return in_body(t) - (idx(t.tokens.size()) - idx(t.rows[table].size()));
+  }
   // Rows of the body that so many tokens may take.
   static idx room_for(idx tokens) { return std::max<idx>(tokens - Policy::sinks - std::max(Policy::tail - 1, 0), 0); }
   std::size_t pages_of(idx rows) const { return tabled ? std::size_t((rows + page_ - 1) / page_) : 0; }
+  // Pages of a table with room for `tokens` more.
+  std::size_t end_of(const track& t, std::size_t table, idx tokens) const {
+    return pages_of(room_for(idx(t.rows[table].size()) + tokens));
+  }
   void shrink(track& t) const {
-    const std::size_t pages = std::max(pages_of(room_for(idx(t.rows[0].size()))), pages_of(body_rows(t)));
-    if (t.pages.size() > pages) t.pages.resize(pages);
+    for (std::size_t i = 0; i < t.pages.size(); ++i) {
+      const std::size_t pages = std::max(end_of(t, i, 0), pages_of(body_rows(t, i)));
+      if (t.pages[i].size() > pages) t.pages[i].resize(pages);
+    }
   }
   track forked(const track& t, idx& needed) const {
     track copy = t;
-    for (std::size_t i = 0; i < copy.pages.size(); ++i)
-      if (idx(i) >= body_rows(t) / page_ && t.pages[i].use_count() == 2)
-        copy.pages[i] = std::make_shared<int>(), ++needed;
+    for (std::size_t table = 0; table < t.pages.size(); ++table)
+      for (std::size_t i = 0; i < t.pages[table].size(); ++i)
+        if (idx(i) >= body_rows(t, table) / page_ && t.pages[table][i].use_count() == 2)
+          copy.pages[table][i] = std::make_shared<int>(), ++needed;
     return copy;
   }
 

@@ -24,20 +24,22 @@ struct cache_shape {
 };
 
 /// Whether prompts can find what a cache of this policy holds. Not where a window gives pages back that a prompt would
-/// need, or tokens are evicted, where 16-bit sinks lie beside the pages, and where there are no pages.
+/// need, or tokens are evicted, where 16-bit sinks lie beside the pages, and where there are no pages, or those of one
+/// head.
 template <class Policy>
 inline constexpr bool keeps_prefixes = !fixed_layout<typename Policy::layout_type> && !Policy::retention_type::slides &&
+                                       !tabled_by_head<typename Policy::layout_type> &&
                                        !evicts_tokens<typename Policy::retention_type> && Policy::exact_sinks == 0;
 
 /// Bytes of one cache, exact: what the owner asks of its memory resource, to the byte.
 struct budget {
-  idx body_pages = 0;            // pages of the body's pool, in all layers alike
+  idx body_pages = 0;            // pages of the body's pool, in all layers alike; by head: of all layers together
   idx body_page_bytes = 0;       // one page in one layer, both K and V, codes and params, and positions on record
   idx exact_sequence_bytes = 0;  // 16-bit sinks and tail of one sequence, all layers
   idx kv_bytes = 0;              // K and V, codes, params and positions, sinks and tail, padding included
   idx table_bytes = 0;           // page tables
   idx list_bytes = 0;            // how much of each sequence is listed, where tokens are evicted
-  idx table_width = 0;           // pages a sequence may name; 0 where pages come by arithmetic
+  idx table_width = 0;           // pages a table may name; 0 where pages come by arithmetic
   double bytes_per_token = 0;    // of the body, all layers: codes at their pitch, params, positions on record
   idx bytes_per_sequence = 0;    // of a sequence of `max_length` tokens: whole pages, sinks and tail
 
@@ -135,8 +137,11 @@ storage make_storage(K k, V v, int kv_heads, idx pages, idx page_rows) {
 template <class Policy>
 struct arrangement {
   static constexpr bool evicts = evicts_tokens<typename Policy::retention_type>;
+  /// Each layer's heads have tables of their own, and pages of one pool, which lies before what else the layers have.
+  static constexpr bool by_head = tabled_by_head<typename Policy::layout_type>;
 
   layout_request request;
+  int tables = 1;  // page tables of a sequence: 1, or layers x KV heads
   idx max_length = 0;
   idx window_slots = 0;  // slots a sliding body reuses in turn; 0: none
   idx body_sinks = 0;    // sinks that lie in the body's storage
@@ -157,23 +162,33 @@ struct arrangement {
       request.slots = body_sinks + window_slots;
     }
     expects(request.slots < idx(1) << 31, "a sequence needs ", request.slots, " slots; fewer than 2^31 are supported");
+    if constexpr (by_head) {
+      const idx all = idx(s.layers) * s.kv_heads;
+      expects(all < most_tables && all * s.sequences < most_tables, s.sequences, " sequences, ", s.layers,
+              " layers and ", s.kv_heads, " KV heads have a page table each; fewer than 2^31 are supported");
+      tables = int(all);
+    }
     page_rows = p.layout.page_rows(request);
     expects(page_rows >= 1, "a page of ", page_rows, " rows; at least 1 is needed");
     expects(page_rows % Policy::tile == 0, "a page of ", page_rows, " rows does not hold whole tiles of ",
             Policy::tile);
     idx pages = 0;
     if constexpr (tabled) {
-      pages = ceil_div(s.tokens, page_rows);
+      pages = ceil_div(s.tokens, page_rows) * tables;
+      expects(pages < most_tables, s.tokens, " tokens are on ", pages, " pages of ", page_rows,
+              " rows; fewer than 2^31 are supported");
       bytes.table_width = ceil_div(request.slots, page_rows);
-      bytes.table_bytes = bytes_of(idx(sizeof(page_id)) * s.sequences, bytes.table_width);
+      bytes.table_bytes = bytes_of(idx(sizeof(page_id)) * s.sequences * tables, bytes.table_width);
     } else {
       pages = p.layout.pages(request);
     }
-    body = make_storage(p.k, p.v, s.kv_heads, pages, page_rows);
+    const int page_heads = by_head ? 1 : s.kv_heads;
+    body = make_storage(p.k, p.v, page_heads, pages, page_rows);
     if constexpr (evicts) {
-      body.record_positions(s.kv_heads, page_rows);
-      bytes.list_bytes = bytes_of(s.sequences, sizeof(listed_rows));
+      body.record_positions(page_heads, page_rows);
+      bytes.list_bytes = bytes_of(idx(s.sequences) * tables, sizeof(listed_rows));
     }
+    if constexpr (by_head) body.codes_head = body.params_head = body.positions_head = 0;
     if constexpr (Policy::exact_sinks > 0)
       sinks = make_storage(p.k_exact(), p.v_exact(), s.kv_heads, s.sequences, Policy::exact_sinks);
     if constexpr (Policy::tail > 0) {
@@ -193,9 +208,18 @@ struct arrangement {
     return larger(length - Policy::exact_sinks - (Policy::tail ? Policy::tail - 1 : 0), at_once);
   }
 
-  idx layer_bytes() const { return body.layer_bytes() + sinks.layer_bytes() + tail.layer_bytes(); }
+  /// From one layer to the next.
+  idx layer_bytes() const { return (by_head ? 0 : body.layer_bytes()) + exact_bytes(); }
+  /// Where a layer's body begins, and its 16-bit sinks or what there is instead.
+  idx body_at(idx layer) const { return by_head ? 0 : layer * layer_bytes(); }
+  idx exact_at(idx layer) const { return body.layer_bytes() + layer * layer_bytes(); }
+  /// How many layers have a body page of their own under one id.
+  int page_layers(const cache_shape& s) const { return by_head ? 1 : s.layers; }
 
  private:
+  static constexpr idx most_tables = idx(1) << 31;
+
+  idx exact_bytes() const { return sinks.layer_bytes() + tail.layer_bytes(); }
   template <class F>
   static double row_bytes(const F& f) {
     return double(round_up(f.code_bytes(), 16) + f.param_bytes()) / F::rows;
@@ -219,7 +243,7 @@ struct arrangement {
   void count(const Policy& p, const cache_shape& s, idx pages) {
     bytes.body_pages = pages;
     bytes.body_page_bytes = body.codes_page + body.params_page + body.positions_page;
-    bytes.kv_bytes = bytes_of(s.layers, layer_bytes());
+    bytes.kv_bytes = bytes_of(s.layers, layer_bytes()) + (by_head ? body.layer_bytes() : 0);
     bytes.exact_sequence_bytes =
         bytes_of(s.layers, sinks.codes_page + sinks.params_page + tail.codes_page + tail.params_page);
     bytes.bytes_per_token =
@@ -229,7 +253,8 @@ struct arrangement {
     if constexpr (Policy::retention_type::slides && !fixed_layout<typename Policy::layout_type>)
       live = smaller(live,
                      ceil_div(p.retention.width() - 1 + s.max_step, page_rows) + 1 + ceil_div(body_sinks, page_rows));
-    bytes.bytes_per_sequence = bytes_of(s.layers, bytes_of(live, bytes.body_page_bytes)) + bytes.exact_sequence_bytes;
+    bytes.bytes_per_sequence =
+        bytes_of(by_head ? tables : s.layers, bytes_of(live, bytes.body_page_bytes)) + bytes.exact_sequence_bytes;
     expects(larger(bytes.bytes(), bytes.bytes_per_sequence) < most_bytes, "a cache of ", s.layers, " layers, ",
             s.kv_heads, " KV heads, ", s.sequences, " sequences and ", s.tokens, " tokens, the longest of ", max_length,
             ", is beyond 2^56 bytes");

@@ -1,8 +1,7 @@
 #pragma once
 
 #include <kvilt/cache/copy.hpp>
-#include <kvilt/cache/keep.hpp>
-#include <kvilt/cache/prefixes.hpp>
+#include <kvilt/cache/keep_ledger.hpp>
 #include <kvilt/cache/scales.hpp>
 
 namespace kvilt::inline KVILT_ABI {
@@ -23,14 +22,15 @@ namespace kvilt::inline KVILT_ABI {
 /// old. The cache's device is the current one. What is said after a
 /// `device_error` is undefined.
 template <class Policy, memory_space Space = memory_space::host>
-class cache : public detail::prefix_ledger<Policy, Space> {
-  using counts = detail::prefix_ledger<Policy, Space>;
+class cache : public detail::keep_ledger<Policy, Space> {
+  using counts = detail::keep_ledger<Policy, Space>;
 
  public:
   using policy_type = Policy;
   using view_type = view_of<Space, Policy>;
   static constexpr bool on_device = Space == memory_space::device;
   static_assert(!on_device || !counts::evicts, "kvilt: tokens are evicted from caches in host memory");
+  static_assert(!on_device || !counts::by_head, "kvilt: a cache with page tables by head is in host memory");
   using step_type = typename counts::step_type;  // `step`, or `device_step`
   static constexpr bool has_static_scales =
       has_static_scale<typename Policy::k_format> || has_static_scale<typename Policy::v_format>;
@@ -64,35 +64,20 @@ class cache : public detail::prefix_ledger<Policy, Space> {
   /// heads are to keep different numbers of rows (layers may, in groups of their own: `cache_set`), and nothing has
   /// changed.
   void keep(const host& exec, sequence s, std::span<const int> places) requires(counts::evicts) {
-    counts::check_idle("keep");
-    const int row = counts::row(s), heads = shape_.kv_heads;
-    const position_range body = evictable(s);
-    const detail::kept_places kept{places, idx(shape_.layers) * heads, counts::kept(s), body};
-    detail::check_places(s.slot, heads, kept);
-    const listed_rows had = counts::lists()[row];
-    const detail::eviction e(kept, had);
-    // NOTE: the pages that a 16-bit tail goes to next stay reserved, so they are to be its own as well.
-    const idx end = larger(e.rows, plan_.body_rows(kept.count())), shared = counts::shared_pages(row, e.unmoved, end);
-    detail::expects<out_of_pages>(shared <= pages_.free(), "sequence ", s.slot, " moves rows on ", shared,
-                                  " pages that others have too; ", pages_.free(), " of ", pages_.total(), " are free");
-    counts::own_pages(row, e.unmoved, end);
-    copy_owed();
-    exec.for_each(kept.lists, [&](idx list, int) {
-      view(int(list / heads)).each([&](const auto& seg) { e.compact(seg, kept, row, int(list % heads), list); });
-    });
-    counts::lists()[row] = e.listed;
-    counts::give_spare_pages(row);
+    compact(exec, s, counts::plan_keep(s, places));
   }
-  /// The places of the rows that `keep` may leave out: those that are not in 16 bit.
-  position_range evictable(sequence s) const {
-    const idx sinks = smaller(Policy::sinks, counts::length(s));
-    return {sinks, sinks + counts::rows_of(counts::row(s))};
+  /// The same where each head has pages of its own (`paged_by_head`) and keeps its own number of rows. sizes: [layers]
+  /// [kv heads], the lengths of the lists, which follow each other in `places`.
+  void keep(const host& exec, sequence s, std::span<const int> places,
+            std::span<const int> sizes) requires(counts::evicts&& counts::by_head) {
+    compact(exec, s, counts::plan_keep(s, places, sizes));
   }
   /// As every owner truncates. Throws where a token to be forgotten is among those from which others were evicted, and
-  /// heads have kept different numbers of those before it.
+  /// heads that share their pages have kept different numbers of those before it.
   void truncate(sequence s, idx length) {
     check_truncate(s, length);
-    if constexpr (counts::evicts) counts::lists()[counts::row(s)] = listed_before(s, length);
+    if constexpr (counts::evicts)
+      counts::each_table(counts::row(s), [&](int t) { counts::lists()[t] = listed_before(s, length, t); });
     counts::truncate(s, length);
   }
 
@@ -148,13 +133,15 @@ class cache : public detail::prefix_ledger<Policy, Space> {
   /// What the verbs get of one layer.
   view_type view(int layer) const {
     check_layer(layer);
-    unsigned char* base = data_.data() + layer * plan_.layer_bytes();
-    const typename Policy::body_segment body{bound(), body_rule(base), policy_.k, policy_.v, body_planes(layer, base)};
-    unsigned char* exact = base + plan_.body.layer_bytes();
+    unsigned char* const base = data_.data() + plan_.body_at(layer);
+    unsigned char* const exact = data_.data() + plan_.exact_at(layer);
+    const auto at = bound(layer);
+    const typename Policy::body_segment body{at, body_rule(layer, at, base), policy_.k, policy_.v,
+                                             body_planes(layer, base)};
     if constexpr (Policy::sinks > 0 && Policy::tail > 0)
-      return view_type(shape_.kv_heads, sinks(body.planes, exact), body, tail(exact + plan_.sinks.layer_bytes()));
+      return view_type(shape_.kv_heads, sinks(at, body.planes, exact), body, tail(exact + plan_.sinks.layer_bytes()));
     else if constexpr (Policy::sinks > 0)
-      return view_type(shape_.kv_heads, sinks(body.planes, exact), body);
+      return view_type(shape_.kv_heads, sinks(at, body.planes, exact), body);
     else if constexpr (Policy::tail > 0)
       return view_type(shape_.kv_heads, body, tail(exact));
     else
@@ -233,54 +220,63 @@ class cache : public detail::prefix_ledger<Policy, Space> {
   // Some part of a sequence lies in a place of its own.
   static constexpr bool has_places = !counts::tabled || Policy::exact_sinks > 0 || Policy::tail > 0;
 
-  void copy(const host& exec, std::span<const detail::sequence_copy> copies) const {
+  void compact(const host& exec, sequence s, const detail::keep_plan& plan) {
+    const int row = counts::row(s), heads = shape_.kv_heads;
+    counts::own_moved(s, plan);
+    copy_owed(exec);
+    exec.for_each(counts::all_heads(), [&](idx list, int) {
+      view(int(list / heads)).each([&](const auto& seg) {
+        plan.of(list).compact(seg, plan.heads[std::size_t(list)], row, int(list % heads));
+      });
+    });
+    counts::moved(s, plan);
+  }
+  void copy(const host& exec, std::span<const detail::sequence_copy> copies) {
     const idx heads = shape_.kv_heads, tasks = shape_.layers * heads;
     if constexpr (has_places)
       exec.for_each(idx(copies.size()) * tasks, [&](idx i, int) {
         const detail::sequence_copy& c = copies[std::size_t(i / tasks)];
         detail::copy_sequence(view(int(i % tasks / heads)), c.n, c.from, c.to, int(i % heads));
       });
-    if constexpr (counts::tabled)
-      exec.for_each(idx(copies.size()) * shape_.layers,
-                    [&](idx i, int) { copy_page(copies[std::size_t(i / shape_.layers)].page, i % shape_.layers); });
-  }
-  void copy_page(const detail::copied_page& c, idx layer) const {
-    if (c.from >= 0) plan_.body.copy_page(data_.data() + layer * plan_.layer_bytes(), c);
+    copy_owed(exec);
   }
   void make_room(sequence s, idx tokens) {
     counts::take_room(s, tokens);
     if constexpr (counts::tabled && !on_device) {
       // NOTE: at once, also if that takes a while: rows are read and written through views without a step, by `copy_rows`.
-      copy_owed();
+      copy_owed(host());
     }
   }
-  void copy_owed() {
-    for (const detail::copied_page& c : pages_.owed())
-      for (int layer = 0; layer < shape_.layers; ++layer) copy_page(c, layer);
+  void copy_owed(const host& exec) {
+    const std::span<const detail::copied_page> owed = pages_.owed();
+    exec.for_each(owed.empty() ? 0 : plan_.page_layers(shape_), [&](idx layer, int) {
+      for (const detail::copied_page& c : owed) plan_.body.copy_page(data_.data() + plan_.body_at(layer), c);
+    });
     pages_.settled();
   }
   void check_truncate(sequence s, idx length) const {
     counts::check_truncate(s, length);
-    if constexpr (counts::evicts) listed_before(s, length);
+    if constexpr (counts::evicts && !counts::by_head) listed_before(s, length, counts::row(s));
   }
-  /// What is listed of a sequence that ends at `length`.
-  listed_rows listed_before(sequence s, idx length) const {
-    const int row = counts::row(s);
-    const listed_rows now = counts::lists()[row];
+  /// What is listed of a table whose sequence ends at `length`.
+  listed_rows listed_before(sequence s, idx length, int table) const {
+    const int row = counts::row(s), nth = table - counts::first_table(row);
+    const listed_rows now = counts::lists()[table];
     const idx listed_end = Policy::sinks + now.count + now.evicted;
     if (length >= listed_end) return now;
     idx rows = -1;
-    for (int layer = 0; layer < shape_.layers; ++layer)
-      for (int head = 0; head < shape_.kv_heads; ++head)
-        view(layer).each([&](const auto& seg) {
-          if constexpr (requires { seg.retention.rows_before(row, head, length); }) {
-            const idx here = seg.retention.rows_before(row, head, length);
-            rows = rows < 0 ? here : rows;
-            detail::expects(here == rows, "sequence ", s.slot, " is truncated to ", length,
-                            "; of the tokens before it ", here, " are kept in head ", head, " of layer ", layer,
-                            " and ", rows, " in the first: it can be cut to ", listed_end, " or more");
-          }
-        });
+    for (int list = counts::by_head ? nth : 0; list < (counts::by_head ? nth + 1 : counts::all_heads()); ++list) {
+      const int layer = list / shape_.kv_heads, head = list % shape_.kv_heads;
+      view(layer).each([&](const auto& seg) {
+        if constexpr (requires { seg.retention.rows_before(row, head, length); }) {
+          const idx here = seg.retention.rows_before(row, head, length);
+          rows = rows < 0 ? here : rows;
+          detail::expects(here == rows, "sequence ", s.slot, " is truncated to ", length, "; of the tokens before it ",
+                          here, " are kept in head ", head, " of layer ", layer, " and ", rows,
+                          " in the first: it can be cut to ", listed_end, " or more");
+        }
+      });
+    }
     return {std::int32_t(rows), std::int32_t(larger(length - Policy::sinks, 0) - rows)};
   }
   void check_workspace(const host& exec, const step& s) const {
@@ -316,16 +312,6 @@ class cache : public detail::prefix_ledger<Policy, Space> {
     detail::upload to;
     send(exec, to, detail::upload_places(0, 0, ids().changes()), staged);
     if constexpr (has_places) detail::device_side<Gpu>::copy(exec, view(0), copies, shape_.layers, plan_.layer_bytes());
-    if constexpr (counts::tabled) {
-      std::vector<detail::copied_page> pages;
-      for (const detail::sequence_copy& c : copies)
-        if (c.page.from >= 0) pages.push_back(c.page);
-      copy_together(exec, pages);  // NOTE: what is read is held by others, and what is written was free
-    }
-  }
-  template <class Gpu>
-  void copy_together(const Gpu& exec, std::span<const detail::copied_page> pages) const {
-    detail::device_side<Gpu>::copy_pages(exec, plan_.body, data_.data(), pages, shape_.layers, plan_.layer_bytes());
   }
   /// NOTE: before anything that is launched writes a page: pages that these are copies of may have other owners by now.
   template <class Gpu>
@@ -334,7 +320,8 @@ class cache : public detail::prefix_ledger<Policy, Space> {
       std::span<const detail::copied_page> owed = pages_.owed();
       for (std::size_t n = 0; !owed.empty(); owed = owed.subspan(n)) {
         n = detail::at_once(owed);
-        copy_together(exec, owed.first(n));
+        detail::device_side<Gpu>::copy_pages(exec, plan_.body, data_.data(), owed.first(n), shape_.layers,
+                                             plan_.layer_bytes());
       }
       pages_.settled();
     }
@@ -344,15 +331,20 @@ class cache : public detail::prefix_ledger<Policy, Space> {
                     shape_.layers - 1);
     detail::expects(!counts::moved_from(), "layer ", layer, " of a cache that has been moved from");
   }
-  auto bound() const {
-    if constexpr (counts::tabled)
+  auto bound(int layer) const {
+    if constexpr (counts::by_head)
+      return policy_.layout.bind(counts::table() + layer * shape_.kv_heads * plan_.bytes.table_width,
+                                 plan_.bytes.table_width, plan_.tables);
+    else if constexpr (counts::tabled)
       return policy_.layout.bind(counts::table(), plan_.bytes.table_width);
     else
       return policy_.layout.bind(plan_.request);
   }
-  auto body_rule(unsigned char* base) const {
+  template <class Layout>
+  auto body_rule(int layer, const Layout& at, unsigned char* base) const {
     if constexpr (counts::evicts)
-      return listed_body(bound(), counts::lists(), plan_.body.positions(base), Policy::sinks);
+      return listed_body(at, counts::lists() + (counts::by_head ? layer * shape_.kv_heads : 0),
+                         plan_.body.positions(base), Policy::sinks);
     else
       return interval<part::body, typename Policy::retention_type>(policy_.retention, Policy::sinks,
                                                                    {counts::first_body_slot(), plan_.window_slots});
@@ -364,13 +356,14 @@ class cache : public detail::prefix_ledger<Policy, Space> {
     else
       return planes;
   }
-  auto sinks(const geometry& body, unsigned char* exact) const {
+  template <class Layout>
+  auto sinks(const Layout& at, const geometry& body, unsigned char* exact) const {
     const interval<part::sinks, typename Policy::retention_type> keep(policy_.retention, Policy::sinks);
     if constexpr (Policy::exact_sinks > 0)
       return typename Policy::sinks_segment{
           {Policy::sinks}, keep, policy_.k_exact(), policy_.v_exact(), plan_.sinks.at(exact)};
     else
-      return typename Policy::sinks_segment{bound(), keep, policy_.k, policy_.v, body};
+      return typename Policy::sinks_segment{at, keep, policy_.k, policy_.v, body};
   }
   auto tail(unsigned char* exact) const {
     const interval<part::tail, typename Policy::retention_type> keep(policy_.retention, Policy::sinks,

@@ -123,6 +123,10 @@ class basic_cache_set {
   void keep(const host& exec, sequence s, std::span<const int> places) {
     detail::in_group(Group, [&] { std::get<std::size_t(Group)>(caches_).keep(exec, s, places); });
   }
+  template <int Group>
+  void keep(const host& exec, sequence s, std::span<const int> places, std::span<const int> sizes) {
+    detail::in_group(Group, [&] { std::get<std::size_t(Group)>(caches_).keep(exec, s, places, sizes); });
+  }
 
   /// The static scales of a group's own layer, as `cache::set_scales` has them.
   template <int Group>
@@ -150,7 +154,7 @@ class basic_cache_set {
     std::array<detail::new_order, std::size_t(groups)> orders;
     each([&](auto& c, int g) { orders[std::size_t(g)] = c.plan_reorder(sequences, parents); });
     each([&](auto& c, int g) { c.apply(orders[std::size_t(g)], sequences); });
-    each([&](const auto& c, int g) { c.copy(exec, orders[std::size_t(g)].copies); });
+    each([&](auto& c, int g) { c.copy(exec, orders[std::size_t(g)].copies); });
   }
   /// On a stream, as a `cache` in device memory has them.
   template <class Gpu>

@@ -4,6 +4,8 @@
 #include <kvilt/cache/step.hpp>
 #include <kvilt/cache/view.hpp>
 
+#include <type_traits>
+
 namespace kvilt::inline KVILT_ABI::detail {
 
 /// Rows that the format and the kernels can take.
@@ -60,7 +62,8 @@ void check_records(const View& view) {
   view.each([&](const auto& seg) {
     const geometry& g = seg.planes;
     const idx rows = page_rows_of(seg.layout);
-    const int heads = view.kv_heads();
+    // NOTE: heads with pages of their own lie alike in them.
+    const int heads = tabled_by_head<std::remove_cvref_t<decltype(seg.layout)>> ? 1 : view.kv_heads();
     check_plane("K's", g.k_codes, seg.k.code_bytes(), rows, heads, g.pages);
     check_plane("V's", g.v_codes, seg.v.code_bytes(), rows, heads, g.pages);
     check_plane("K's params'", g.k_params, seg.k.param_bytes(), rows, heads, g.pages);

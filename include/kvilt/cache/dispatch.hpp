@@ -54,13 +54,13 @@ struct policy_match {
     return word.substr(0, parts::layout.size()) == parts::layout ? number_in(word.substr(parts::layout.size())) : 0;
   }
   static constexpr layout_type layout_of(std::string_view word) {
-    if constexpr (tabled_layout<layout_type>)
+    if constexpr (in_pages<layout_type>)
       return part_of<layout_type>(page_rows_in(word));
     else
       return layout_type{};
   }
   constexpr bool has_layout(std::string_view word) const {
-    if constexpr (tabled_layout<layout_type>) {
+    if constexpr (in_pages<layout_type>) {
       const idx rows = page_rows_in(word);
       return rows > 0 && rows == parts::page_rows(layout_);
     } else {

@@ -15,8 +15,7 @@ struct persistence;  // tiers/persistence.hpp
 struct entry {
   idx length = 0;
   idx body = 0;          // tokens below have left the 16-bit tail
-  idx pages = 0;         // table entries in use or given back, from the first on
-  idx pages_passed = 0;  // of these, those that a window has left
+  idx pages_passed = 0;  // entries of its tables that a window has left
   idx written = 0;       // tokens ever written beyond which a ring holds nothing older
   idx lost = 0;          // tokens below may have left the tail when no window showed them, and are nowhere
 };

@@ -34,10 +34,11 @@ class ledger : public row_ledger<Policy, Space> {
   int free_sequences() const { return handles_.free(); }
   /// Pages that no sequence has, those that prompts may find included; without tables, those of sequences not open.
   idx free_pages() const { return tabled ? pages_.free() : plan_.body.pages / shape_.sequences * free_sequences(); }
-  /// Tokens that the free pages hold. A ring is never short of room for more: without end, whoever has its pages.
+  /// Tokens that the free pages hold; by head, in all layers and heads. A ring is never short of room for more: without
+  /// end, whoever has its pages.
   idx free_tokens() const {
     if (plan_.window_slots) return moved_from() ? 0 : no_end;
-    return tabled ? pages_.free() * plan_.page_rows : plan_.max_length * free_sequences();
+    return tabled ? pages_.free() / held::tables() * plan_.page_rows : plan_.max_length * free_sequences();
   }
 
   /// A new, empty sequence. Throws `out_of_pages` when all are open.
@@ -57,8 +58,10 @@ class ledger : public row_ledger<Policy, Space> {
 
   /// Committed tokens, those among them that were evicted.
   idx length(sequence s) const { return of(s).length; }
-  /// Those that `keep` has left, as many in every layer and KV head.
-  idx kept(sequence s) const { return held::live(find(s).row); }
+  /// Those that `keep` has left, as many in every layer and KV head; by head, the most of any.
+  idx kept(sequence s) const { return held::most_live(find(s).row); }
+  /// Those of one layer's KV head.
+  idx kept(sequence s, int layer, int head) const { return held::live(table_of(s, layer, head)); }
   /// Its number in the views' tables, `step_item::sequence`; until the next reorder.
   int row(sequence s) const { return find(s).row; }
 
@@ -82,13 +85,19 @@ class ledger : public row_ledger<Policy, Space> {
     const entry& e = of(s);
     expects(tokens >= 0, "sequence ", s.slot, " reserves ", tokens, " tokens");
     if (plan_.window_slots) return 0;
-    const idx live = held::live(find(s).row);
+    const int row = find(s).row;
+    const idx live = held::most_live(row);
     expects(tokens <= plan_.max_length - live, "sequence ", s.slot, " has ", live, " tokens and reserves ", tokens,
             " more; the longest may have ", plan_.max_length);
     if constexpr (held::evicts)
       expects(tokens < (idx(1) << 31) - e.length, "sequence ", s.slot, " has had ", e.length, " tokens and reserves ",
               tokens, " more; positions below 2^31 are supported");
-    return larger(held::pages_for(live + tokens) - e.pages, 0) + (tokens > 0 && held::goes_on_in_shared(find(s).row));
+    idx pages = 0;
+    held::each_table(row, [&](int t) {
+      pages += larger(held::pages_for(held::live(t) + tokens) - held::filled(t), 0);
+      pages += tokens > 0 && held::goes_on_in_shared(t);
+    });
+    return pages;
   }
 
   /// Forgets the tokens from `length` on and gives their pages back; where the sequence is to go on in a page that others
@@ -138,12 +147,12 @@ class ledger : public row_ledger<Policy, Space> {
   /// Makes room that `missing_pages` has found to be there.
   void take_room(sequence s, idx tokens) {
     if (plan_.window_slots) return;
-    const int row = find(s).row;
-    entry& e = held::at(row);
-    if (tokens > 0 && held::goes_on_in_shared(row)) pages_.replace(row, held::kept_pages(row));
-    const idx end = larger(held::pages_for(held::live(row) + tokens), e.pages);
-    pages_.take(row, e.pages, end);
-    e.pages = end;
+    held::each_table(find(s).row, [&](int t) {
+      if (tokens > 0 && held::goes_on_in_shared(t)) pages_.replace(t, held::kept_pages(t));
+      const idx end = larger(held::pages_for(held::live(t) + tokens), held::filled(t));
+      pages_.take(t, held::filled(t), end);
+      held::filled(t) = end;
+    });
   }
 
   void check_truncate(sequence s, idx length) const {
@@ -174,7 +183,7 @@ class ledger : public row_ledger<Policy, Space> {
     expects(n.after >= e.length && n.after < no_end && (Policy::tail == 0 || e.length == 0), "sequence ", s.slot,
             " of ", e.length, " tokens is to hold ", n.after, " by copy; ",
             Policy::tail ? "behind a tail it must be empty" : "no fewer");
-    check_room(s, n.after - e.length - evicted, n.body_after - Policy::exact_sinks - (e.length - kept(s)) - evicted);
+    check_room(s, n.after - e.length - evicted, n.body_after - Policy::exact_sinks - evicted);
   }
   void hold(sequence s, const lengths& n) {
     entry& e = of(s);
@@ -233,8 +242,7 @@ class ledger : public row_ledger<Policy, Space> {
   }
 
   void check_fork(sequence s) const {
-    const int row = find(s).row;
-    const idx pages = pages_.own_pages(row, held::kept_pages(row), of(s).pages);
+    const idx pages = alone_pages(pages_, find(s).row);
     check_idle("fork");
     handles_.check_free();
     expects<out_of_pages>(pages <= pages_.free(), "sequence ", s.slot, " has ", pages, " pages to be forked; ",
@@ -243,7 +251,7 @@ class ledger : public row_ledger<Policy, Space> {
   /// Opens a fork that has been checked.
   sequence_copy fork_to(sequence s, sequence& child) {
     child = open();
-    sequence_copy copy{find(s).row, find(child).row, held::there(find(s).row), {}};
+    const sequence_copy copy{find(s).row, find(child).row, held::there(find(s).row)};
     held::inherit(copy);
     return copy;
   }
@@ -263,11 +271,11 @@ class ledger : public row_ledger<Policy, Space> {
     }
     new_order order = order_of(rows, parents);
     typename text_table<Space>::emptying given(pages_);
-    for (const sequence_copy& c : order.copies) given.add(c.to, held::at(c.to).pages);
+    for (const sequence_copy& c : order.copies) held::each_table(c.to, [&](int t) { given.add(t, held::filled(t)); });
     idx missing = -given.freed();
     for (sequence_copy& c : order.copies) {
       c.n = held::there(c.from);
-      missing += given.own_pages(c.from, held::kept_pages(c.from), held::at(c.from).pages);
+      missing += alone_pages(given, c.from);
     }
     expects<out_of_pages>(missing <= pages_.free(), "a reorder of ", sequences.size(), " sequences needs ", missing,
                           " more pages; ", pages_.free(), " of ", pages_.total(), " are free");
@@ -275,7 +283,7 @@ class ledger : public row_ledger<Policy, Space> {
   }
   void apply(new_order& order, std::span<const sequence> sequences) {
     for (const sequence_copy& c : order.copies) held::clear(c.to);
-    for (sequence_copy& c : order.copies) held::inherit(c);
+    for (const sequence_copy& c : order.copies) held::inherit(c);
     for (std::size_t i = 0; i < sequences.size(); ++i) find(sequences[i]).row = order.rows[i];
   }
 
@@ -285,6 +293,13 @@ class ledger : public row_ledger<Policy, Space> {
   handle& find(sequence s) { return handles_.find(s); }
   const entry& of(sequence s) const { return held::at(find(s).row); }
   entry& of(sequence s) { return held::at(find(s).row); }
+  /// The table of one layer's head, which may be that of all.
+  int table_of(sequence s, int layer, int head) const {
+    const int first = held::first_table(find(s).row);
+    expects(layer >= 0 && layer < shape_.layers && head >= 0 && head < shape_.kv_heads, "head ", head, " of layer ",
+            layer, "; the cache has ", shape_.kv_heads, " KV heads in each of ", shape_.layers, " layers");
+    return first + (held::by_head ? layer * shape_.kv_heads + head : 0);
+  }
   void check_idle(const char* verb) const { expects(idle_, verb, ": step ", serial_, " is begun and not committed"); }
 
  private:
@@ -296,14 +311,24 @@ class ledger : public row_ledger<Policy, Space> {
               shape_.max_step, ": see in_chunks");
     check_room(s, tokens, 0);
   }
-  /// Room for `tokens` more, and for the first `in_body` rows of the body.
+  /// Pages that a copy of a row has for itself, by what `of` says that others have too.
+  template <class Pages>
+  idx alone_pages(const Pages& of, int row) const {
+    idx pages = 0;
+    held::each_table(row, [&](int t) { pages += of.own_pages(t, held::kept_pages(t), held::filled(t)); });
+    return pages;
+  }
+  /// Room for `tokens` more, and for the first `in_body` rows of a body from which none has gone yet.
   void check_room(sequence s, idx tokens, idx in_body) const {
-    const idx before = kept(s), after = before + tokens;
+    const int row = find(s).row;
     if (!plan_.window_slots)
-      expects(after <= plan_.max_length &&
-                  larger(held::pages_for(after), held::pages_of_rows(in_body)) <= of(s).pages &&
-                  (tokens == 0 || !held::goes_on_in_shared(find(s).row)),
-              "sequence ", s.slot, " has ", before, " tokens and appends ", tokens, "; that many are not reserved");
+      held::each_table(row, [&](int t) {
+        const idx before = held::live(t), after = before + tokens, gone = held::at(row).length - before;
+        expects(after <= plan_.max_length &&
+                    larger(held::pages_for(after), held::pages_of_rows(in_body - gone)) <= held::filled(t) &&
+                    (tokens == 0 || !held::goes_on_in_shared(t)),
+                "sequence ", s.slot, " has ", before, " tokens and appends ", tokens, "; that many are not reserved");
+      });
   }
 
   void grow(const step_item& item, int accepted) {

@@ -154,14 +154,14 @@ class owned_table {
     ids_.changed(row, entry, entry + 1);
     owed_.push_back(copy);
   }
-  /// Copies that `replace` has left to do, in this order, as if one after another.
+  /// Copies that `replace` and `owe_copy` have left to do, in this order, as if one after another.
   std::span<const copied_page> owed() const { return owed_; }
   void settled() { owed_.clear(); }
 
-  /// The pages of a row and those of a copy of it, for an entry that both go on in.
-  copied_page copy_of(int from, int to, idx entry) const {
-    const page_id p = at(from)[entry], q = at(to)[entry];
-    return p == q ? copied_page{} : copied_page{p, q};
+  /// What is in a row's page is owed to a copy of the row, for an entry that both go on in.
+  void owe_copy(int from, int to, idx entry) {
+    const copied_page copy{at(from)[entry], at(to)[entry]};
+    if (copy.from != copy.to) owed_.push_back(copy);
   }
 
   /// What becomes of pages when rows are emptied.

@@ -7,6 +7,7 @@
 #include <kvilt/format/rotate.hpp>
 #include <kvilt/layout/contiguous.hpp>
 #include <kvilt/layout/paged.hpp>
+#include <kvilt/layout/paged_by_head.hpp>
 
 namespace kvilt::inline KVILT_ABI {
 

@@ -44,7 +44,7 @@ struct policy_parts<policy<L, K, V, R, S, T, Exact>> {
   static constexpr std::string_view exact = S + T > 0 ? Exact<8>::name() : fp16<8>::name();
   /// Rows of a page where a table names it.
   static constexpr idx page_rows(const L& l) {
-    if constexpr (tabled_layout<L>)
+    if constexpr (in_pages<L>)
       return l.page_rows({});
     else
       return 0;
@@ -62,7 +62,7 @@ template <class L, class K, class V, class R, int S, int T, template <int> class
 std::string name_of(const policy<L, K, V, R, S, T, Exact>& p) {
   using parts = detail::policy_parts<policy<L, K, V, R, S, T, Exact>>;
   std::string name(parts::layout);
-  if constexpr (tabled_layout<L>) name += detail::number_name(parts::page_rows(p.layout));
+  if constexpr (detail::in_pages<L>) name += detail::number_name(parts::page_rows(p.layout));
   name.append(":").append(parts::k);
   if (parts::v != parts::k) name.append(":").append(parts::v);
   if (R::slides) name += ":window" + detail::number_name(p.retention.width());

@@ -83,8 +83,9 @@ class prefix_ledger : public ledger<Policy, Space> {
   opened_sequence open_within(std::span<const token_id> prompt, const prompt_options& options, idx most) {
     const sequence s = open();
     entry& e = book::of(s);
-    e.pages = pages_.begin_text(book::find(s).row, prompt, options, most);
-    e.length = e.written = e.pages * plan_.page_rows;
+    const int row = book::find(s).row;
+    const idx pages = book::filled(row) = pages_.begin_text(row, prompt, options, most);
+    e.length = e.written = pages * plan_.page_rows;
     if constexpr (Policy::tail > 0) e.body = e.length;
     return {s, e.length};
   }

@@ -15,13 +15,12 @@ struct copied_page {
   page_id to = -1;
 };
 
-/// What one row of a view's tables gets from another: of parts without pages all that the lengths name, and of the body,
-/// whose other pages both have, the page that both go on in.
+/// What one row of a view's tables gets from another: of parts without pages all that the lengths name. Pages are the
+/// table's affair.
 struct sequence_copy {
   int from = 0;
   int to = 0;
   lengths n;
-  copied_page page;
 };
 
 /// How many of the first copies may be made at the same time, as if one after another.
@@ -74,7 +73,7 @@ inline new_order order_of(std::span<const int> rows, std::span<const int> parent
   for (std::size_t i = 0; i < places.size(); ++i) {
     const int from = rows[std::size_t(parents[i])], to = rows[std::size_t(places[i])];
     order.rows.push_back(to);
-    if (from != to) order.copies.push_back({from, to, {}, {}});
+    if (from != to) order.copies.push_back({from, to, {}});
   }
   return order;
 }

@@ -11,50 +11,71 @@
 namespace kvilt::inline KVILT_ABI::detail {
 
 /// What an owner knows of each row of its views' tables: which tokens are there, and on which pages. Whose row it is and
-/// what is asked of it is the `ledger`'s affair.
+/// what is asked of it is the `ledger`'s affair. A row has one page table, or by head one of each layer's heads: table t is
+/// row t / tables', and what is listed is listed by table.
 template <class Policy, memory_space Space>
 class row_ledger {
  protected:
   static constexpr bool tabled = !fixed_layout<typename Policy::layout_type>;
   static constexpr bool slides = Policy::retention_type::slides;
   static constexpr bool evicts = evicts_tokens<typename Policy::retention_type>;
+  static constexpr bool by_head = arrangement<Policy>::by_head;
 
   row_ledger(const Policy& policy, const arrangement<Policy>& plan, const cache_shape& shape, memory<Space> from)
       : policy_(policy),
         shape_(shape),
         plan_(plan),
-        pages_(shape.sequences, plan_.bytes.table_width, tabled ? plan_.body.pages : 0,
+        pages_(shape.sequences * plan_.tables, plan_.bytes.table_width, tabled ? plan_.body.pages : 0,
                shape.prefixes ? plan_.page_rows : 0, from),
         entries_(std::size_t(shape.sequences)),
+        filled_(std::size_t(shape.sequences) * std::size_t(plan_.tables)),
         lists_(from, std::size_t(plan_.bytes.list_bytes)) {
-    if constexpr (evicts) std::fill_n(lists(), shape.sequences, listed_rows{});
+    if constexpr (evicts) std::fill_n(lists(), filled_.size(), listed_rows{});
   }
 
   idx first_body_slot() const { return plan_.body_sinks; }
   entry& at(int row) { return entries_[std::size_t(row)]; }
   const entry& at(int row) const { return entries_[std::size_t(row)]; }
 
-  /// What of each row is listed, where tokens are evicted.
+  int tables() const { return by_head ? plan_.tables : 1; }
+  int first_table(int row) const { return row * tables(); }
+  int row_of(int table) const { return table / tables(); }
+  /// `body(table)` for each of a row's.
+  template <class Body>
+  void each_table(int row, Body&& body) const {
+    for (int t = first_table(row); t < first_table(row + 1); ++t) body(t);
+  }
+  /// Entries of a table in use or given back, from the first on.
+  idx& filled(int table) { return filled_[std::size_t(table)]; }
+  idx filled(int table) const { return filled_[std::size_t(table)]; }
+
+  /// What of each table's rows is listed, where tokens are evicted.
   listed_rows* lists() const { return reinterpret_cast<listed_rows*>(lists_.data()); }
-  /// Tokens of a row that are there.
-  idx live(int row) const { return at(row).length - evicted(row); }
+  /// Tokens of a table that are there.
+  idx live(int table) const { return at(row_of(table)).length - evicted(table); }
+  /// The most of any of a row's.
+  idx most_live(int row) const {
+    idx most = 0;
+    each_table(row, [&](int t) { most = larger(most, live(t)); });
+    return most;
+  }
 
   /// Rows that the body has of a sequence: steps write behind them.
-  idx rows_of(int row) const {
-    const entry& e = at(row);
-    if constexpr (Policy::tail == 0) return larger(e.length - Policy::exact_sinks - evicted(row), 0);
+  idx rows_of(int table) const {
+    const entry& e = at(row_of(table));
+    if constexpr (Policy::tail == 0) return larger(e.length - Policy::exact_sinks - evicted(table), 0);
     const bool in_sinks = Policy::exact_sinks == 0 && e.length < Policy::sinks;
-    return in_sinks ? e.length : e.body - Policy::exact_sinks - evicted(row);
+    return in_sinks ? e.length : e.body - Policy::exact_sinks - evicted(table);
   }
   /// Table entries that `tokens` tokens take.
   idx pages_for(idx tokens) const { return pages_of_rows(plan_.body_rows(tokens)); }
   idx pages_of_rows(idx rows) const { return tabled && rows > 0 ? ceil_div(rows, plan_.page_rows) : 0; }
   /// Pages that no step writes any more.
-  idx kept_pages(int row) const { return tabled ? rows_of(row) / plan_.page_rows : 0; }
+  idx kept_pages(int table) const { return tabled ? rows_of(table) / plan_.page_rows : 0; }
   /// NOTE: pages behind that one are always its own.
-  bool goes_on_in_shared(int row) const {
-    const idx next = kept_pages(row);
-    return tabled && next < at(row).pages && pages_.shared(row, next);
+  bool goes_on_in_shared(int table) const {
+    const idx next = kept_pages(table);
+    return tabled && next < filled(table) && pages_.shared(table, next);
   }
 
   /// Tokens after the sinks and before this one are gone.
@@ -74,45 +95,51 @@ class row_ledger {
     return n;
   }
 
-  /// Gives an empty row what another has, in lengths and in pages, and says which page is to be copied.
-  void inherit(sequence_copy& c) {
+  /// Gives an empty row what another has, in lengths and in pages; of a page that both go on in it owes a copy.
+  void inherit(const sequence_copy& c) {
     at(c.to) = at(c.from);
-    if constexpr (evicts) lists()[c.to] = lists()[c.from];
-    if constexpr (!tabled) return;
-    const idx kept = kept_pages(c.from), entries = at(c.from).pages;
-    pages_.name(c.from, kept);
-    pages_.share_text(c.from, c.to);
-    pages_.share(c.from, c.to, kept, entries);
-    if (kept < entries && rows_of(c.from) > kept * plan_.page_rows) c.page = pages_.copy_of(c.from, c.to, kept);
+    for (int i = 0; i < tables(); ++i) {
+      const int from = first_table(c.from) + i, to = first_table(c.to) + i;
+      filled(to) = filled(from);
+      if constexpr (evicts) lists()[to] = lists()[from];
+      if constexpr (!tabled) continue;
+      const idx kept = kept_pages(from), entries = filled(from);
+      pages_.name(from, kept);
+      pages_.share_text(from, to);
+      pages_.share(from, to, kept, entries);
+      if (kept < entries && rows_of(from) > kept * plan_.page_rows) pages_.owe_copy(from, to, kept);
+    }
   }
   /// Leaves a row with nothing; what has a name can be found still.
   void clear(int row) {
-    pages_.name(row, kept_pages(row));
-    give_pages(row, 0);
-    pages_.end_text(row);
-    if constexpr (evicts) lists()[row] = {};
+    each_table(row, [&](int t) {
+      pages_.name(t, kept_pages(t));
+      give_pages(t, 0);
+      pages_.end_text(t);
+      if constexpr (evicts) lists()[t] = {};
+    });
   }
-  void give_pages(int row, idx from) {
-    entry& e = at(row);
-    pages_.give(row, from, e.pages);
-    e.pages = smaller(e.pages, from);
-    e.pages_passed = smaller(e.pages_passed, e.pages);
+  void give_pages(int table, idx from) {
+    entry& e = at(row_of(table));
+    pages_.give(table, from, filled(table));
+    filled(table) = smaller(filled(table), from);
+    e.pages_passed = smaller(e.pages_passed, filled(table));
   }
   /// Gives back the pages behind those that the row's tokens take.
   void give_spare_pages(int row) {
     // NOTE: what has left the tail stays in the body, also where a sequence of this length would have it in its tail.
-    give_pages(row, larger(pages_for(live(row)), pages_of_rows(rows_of(row))));
+    each_table(row, [&](int t) { give_pages(t, larger(pages_for(live(t)), pages_of_rows(rows_of(t)))); });
   }
   /// Pages with any of the body's rows [first, last) that others have too.
-  idx shared_pages(int row, idx first, idx last) const {
+  idx shared_pages(int table, idx first, idx last) const {
     idx pages = 0;
-    each_page(first, last, [&](idx entry) { pages += pages_.shared(row, entry); });
+    each_page(first, last, [&](idx entry) { pages += pages_.shared(table, entry); });
     return pages;
   }
-  /// Gives a row copies of these; they are owed, and the pages are there.
-  void own_pages(int row, idx first, idx last) {
+  /// Gives a table copies of these; they are owed, and the pages are there.
+  void own_pages(int table, idx first, idx last) {
     each_page(first, last, [&](idx entry) {
-      if (pages_.shared(row, entry)) pages_.replace(row, entry);
+      if (pages_.shared(table, entry)) pages_.replace(table, entry);
     });
   }
   /// Gives back pages that no later query sees.
@@ -122,8 +149,8 @@ class row_ledger {
       const idx seen = first_seen(e.length, policy_.retention.width()) - Policy::sinks;  // among tokens after the sinks
       const idx first_page = (first_body_slot() + larger(seen, 0)) / plan_.page_rows;
       e.pages_passed = larger(e.pages_passed, ceil_div(first_body_slot(), plan_.page_rows));
-      const idx passed = smaller(first_page, e.pages);
-      pages_.give(row, e.pages_passed, passed);
+      const idx passed = smaller(first_page, filled(first_table(row)));  // NOTE: what slides has as many of every head
+      each_table(row, [&](int t) { pages_.give(t, e.pages_passed, passed); });
       e.pages_passed = larger(e.pages_passed, passed);
     }
   }
@@ -134,9 +161,9 @@ class row_ledger {
   text_table<Space> pages_;
 
  private:
-  idx evicted(int row) const {
+  idx evicted(int table) const {
     if constexpr (evicts)
-      return lists()[row].evicted;
+      return lists()[table].evicted;
     else
       return 0;
   }
@@ -148,6 +175,7 @@ class row_ledger {
   }
 
   std::vector<entry> entries_;  // by row
+  std::vector<idx> filled_;     // by table
   buffer<Space> lists_;
 };
 

@@ -54,4 +54,11 @@ class fast_divisor {
   std::uint64_t magic_ = 0;
 };
 
+/// The same of a divisor that the type says.
+template <int D>
+struct fixed_divisor {
+  KVILT_HD static constexpr int value() { return D; }
+  KVILT_HD static constexpr idx quotient(idx n) { return n / D; }
+};
+
 }  // namespace kvilt::inline KVILT_ABI

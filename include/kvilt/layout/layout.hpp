@@ -42,6 +42,10 @@ concept kv_layout = std::is_trivially_copyable_v<L> && requires(const L l, int i
 ///   `L bind(layout_request) const`                        the layout for it
 /// or (pages from a pool, named by a table)
 ///   `L bind(const page_id* table, idx width) const`       table: [sequences][width], -1 where there is no page
+/// or (the same, a table for each KV head, whose pages hold rows of that head alone)
+///   `L bind(const page_id* table, idx width, int tables) const`
+///                                                         table: [sequences][tables][width]
+///   `int table(int sequence, int head) const`             which of these is a head's: sequence x tables + head
 template <class L>
 concept fixed_layout = kv_layout<L> && requires(const L l, layout_request r) {
   { l.page_rows(r) } -> std::convertible_to<int>;
@@ -53,8 +57,18 @@ concept tabled_layout = kv_layout<L> && requires(const L l, layout_request r, co
   { l.page_rows(r) } -> std::convertible_to<int>;
   { l.bind(table, idx()) } -> std::same_as<L>;
 };
+template <class L>
+concept tabled_by_head = kv_layout<L> && requires(const L l, layout_request r, const page_id* table, int i) {
+  { l.page_rows(r) } -> std::convertible_to<int>;
+  { l.bind(table, idx(), i) } -> std::same_as<L>;
+  { l.table(i, i) } -> std::same_as<int>;
+};
 
 namespace detail {
+
+/// Pages come from a pool.
+template <class L>
+inline constexpr bool in_pages = tabled_layout<L> || tabled_by_head<L>;
 
 template <class L>
 consteval bool check_layout() {
@@ -75,10 +89,11 @@ consteval bool check_layout() {
 template <class L>
 consteval bool check_owned_layout() {
   static_assert(
-      fixed_layout<L> || tabled_layout<L>,
+      fixed_layout<L> || in_pages<L>,
       "kvilt: to be owned by a cache a layout needs `int page_rows(layout_request) const` and either `idx "
       "pages(layout_request) const` with `L bind(layout_request) const`, or `L bind(const page_id* table, idx "
-      "width) const`");
+      "width) const`, or `L bind(const page_id* table, idx width, int tables) const` with `int table(int sequence, "
+      "int head) const`");
   return true;
 }
 

@@ -43,15 +43,9 @@ class paged {
   }
 
  private:
-  struct fixed_size {
-    constexpr fixed_size() = default;
-    KVILT_HD constexpr int value() const { return P; }
-    KVILT_HD constexpr idx quotient(idx n) const { return n / P; }
-  };
-
   const page_id* table_ = nullptr;  // [sequences][width]
   idx width_ = 0;
-  std::conditional_t<P == dynamic, fast_divisor, fixed_size> size_;
+  std::conditional_t<P == dynamic, fast_divisor, fixed_divisor<P>> size_;
 };
 
 static_assert(tabled_layout<paged<16>> && tabled_layout<paged<>>);

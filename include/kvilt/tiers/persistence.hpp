@@ -38,7 +38,8 @@ struct persistence {
         for (const layer_share& share : owner.shares(layer))
           for (const int n : {layer, share.group, share.layer, share.heads.first, share.heads.count})
             d.shares.push_back(std::uint32_t(n));
-    each(owner, [&](const auto& c, int) {
+    each(owner, [&]<class Policy>(const cache<Policy>& c, int) {
+      static_assert(!cache<Policy>::by_head, "kvilt: a text whose heads have page tables of their own is not saved");
       d.groups.push_back({policy_identity(c.policy_), std::uint32_t(c.shape_.layers), std::uint32_t(c.shape_.kv_heads),
                           0, 0, 0, scales_of(c)});
     });
@@ -81,12 +82,12 @@ struct persistence {
         first = smaller(larger((c.first_body_slot() + left) / page, sinks), end);
       }
       expects<out_of_pages>(sinks + end - first <= c.pages_.free(), "sequence ", s.slot, " needs ", sinks + end - first,
-                            " pages for the ", tokens, " tokens of a file; ", c.pages_.free(), " of ",
-                            c.pages_.total(), " are free");
+                            " pages for the ", tokens, " tokens of a file; ", c.pages_.free(), " of ", c.pages_.total(),
+                            " are free");
       const int row = c.row(s);
       c.pages_.take(row, 0, sinks);
       c.pages_.take(row, first, end);
-      c.of(s).pages = end;
+      c.filled(row) = end;
     }
     if constexpr (cache_type::evicts)
       c.adopt_listed(s, n, listed);

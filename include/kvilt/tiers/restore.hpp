@@ -63,7 +63,7 @@ listed_rows listed_in(const std::string& path, int g, const saved_group& has, id
 template <class Policy>
 void check_positions(const std::string& path, int g, const cache<Policy>& c, sequence s) {
   persistence::each_record(c, s, [&](int row, int layer, int head, const auto& body) {
-    const listed_rows listed = body.on_record_of(row);
+    const listed_rows listed = body.on_record_of(row, head);
     const idx end = Policy::sinks + idx(listed.count) + listed.evicted;
     idx before = Policy::sinks - 1;
     for (idx i = 0; i < listed.count; ++i) {

@@ -60,7 +60,7 @@ void each_own_plane(const Segment& seg, const held_sequence& s, int head, Visit&
     visit(seg.planes.v_params, v_format::rows, idx(seg.v.param_bytes()), kept / v_format::rows);
   }
   if constexpr (leaves_gaps<typename Segment::retention_type>())
-    visit(seg.retention.positions(), 1, idx(sizeof(std::int32_t)), idx(seg.retention.on_record_of(s.row).count));
+    visit(seg.retention.positions(), 1, idx(sizeof(std::int32_t)), idx(seg.retention.on_record_of(s.row, head).count));
 }
 
 /// What a layer holds of a sequence as a stream of bytes: by segment (sinks, body, tail), KV head and plane (K's codes and
