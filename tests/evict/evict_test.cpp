@@ -47,6 +47,10 @@ struct engine {
   bool keep(sequence s, idx count, protected_rows ends = {}) {
     return evict(host(), owner, s, score, sums, group, count, ends);
   }
+  // By head, `counts[layer]` of each on average.
+  bool keep_by_head(sequence s, const std::vector<idx>& counts, ada_kv share, protected_rows ends = {}) {
+    return evict(host(), owner, s, score, sums, group, counts, share, ends);
+  }
   std::vector<idx> positions(sequence s, int layer, int head) {
     std::vector<idx> all;
     each_row(owner.view(layer), owner.holds(s), owner.row(s), head, [&](const auto&, place, idx position, idx i) {
@@ -59,6 +63,8 @@ struct engine {
 
 using plain = policy<paged<8>, fp16<dim>, q8<dim>, listed>;
 using with_ends = policy<paged<8>, q4<dim>, q4<dim>, listed, 4, 16>;
+using apart = policy<paged_by_head<8>, fp16<dim>, q8<dim>, listed>;
+using apart_with_ends = policy<paged_by_head<4>, q4<dim>, q4<dim>, listed, 4, 16>;
 
 }  // namespace
 
@@ -84,6 +90,107 @@ TEST_CASE("evict: a budget is held over any number of steps, and pages with it",
   run(engine<plain, tova>(tova{}));
   run(engine<plain, key_norm>(key_norm{}));
   run(engine<with_ends, h2o>(h2o{}));
+}
+
+TEST_CASE("evict: a budget of each layer is held by head over any number of steps, and pages with it", "[evict]") {
+  const auto run = [](auto&& e) {
+    const sequence s = e.owner.open();
+    const std::vector<idx> counts = {50, 30};
+    const idx page = std::remove_cvref_t<decltype(e.owner)>::policy_type::layout_type::min_run;
+    bool uneven = false;
+    for (int i = 0; i < 150; ++i) {
+      e.step(s, 1 + i % 4);
+      std::vector<idx> before(layers, 0), after(layers, 0);
+      const auto count = [&](std::vector<idx>& of) {
+        for (int list = 0; list < layers * heads; ++list)
+          of[std::size_t(list / heads)] += e.owner.kept(s, list / heads, list % heads);
+      };
+      count(before);
+      CHECK(e.keep_by_head(s, counts, {0.5}, {4, 10}) == (before[0] > 100 || before[1] > 60));
+      count(after);
+      for (std::size_t layer = 0; layer < layers; ++layer)
+        CHECK(after[layer] == std::min<idx>(before[layer], heads * counts[layer]));
+      if (before[0] > 100)
+        CHECK(e.owner.bytes().body_pages - e.owner.free_pages() <= (100 + 60) / page + layers * heads);
+      for (int list = 0; list < layers * heads; ++list) {
+        const idx kept = e.owner.kept(s, list / heads, list % heads);
+        if (before[std::size_t(list / heads)] > heads * counts[std::size_t(list / heads)])
+          CHECK(kept >= counts[std::size_t(list / heads)] / 2);
+        uneven = uneven || kept != e.owner.kept(s, list / heads, 0);
+      }
+    }
+    CHECK(uneven);
+    for (int layer = 0; layer < layers; ++layer)
+      for (int head = 0; head < heads; ++head) {
+        const std::vector<idx> left = e.positions(s, layer, head);
+        for (idx i = 0; i < 4; ++i) CHECK(left[std::size_t(i)] == i);
+        for (idx i = 1; i <= 10; ++i) CHECK(left[left.size() - std::size_t(i)] == e.owner.length(s) - i);
+      }
+  };
+  run(engine<apart, h2o>(h2o{}));
+  run(engine<apart, h2o>(h2o{.mean = true}));
+  run(engine<apart, key_norm>(key_norm{}));
+  run(engine<apart_with_ends, h2o>(h2o{}));
+}
+
+TEST_CASE("evict: each head keeps the best of its share, and its column sums with them", "[evict]") {
+  engine<apart, h2o> e(h2o{});
+  const sequence s = e.owner.open();
+  for (int i = 0; i < 5; ++i) e.step(s, 12);
+  REQUIRE(e.keep_by_head(s, {30, 40}, {0.25}, {2, 5}));
+  e.step(s, 9);
+  const column_sums before = e.sums;
+  const int row = e.owner.row(s);
+  std::vector<std::vector<float>> scores;
+  for (int list = 0; list < layers * heads; ++list) {
+    const float* const mass = before.of(list / heads, row).at(0, list % heads);
+    scores.emplace_back(mass, mass + e.owner.kept(s, list / heads, list % heads));
+  }
+  const protected_rows ends{2, 5};
+  const rows_by_head stay = places_to_keep(e.owner, s, e.score, e.sums, group, std::vector<idx>{20, 25}, {0.25}, ends);
+  REQUIRE(e.keep_by_head(s, {20, 25}, {0.25}, ends));
+  auto next = stay.places.begin();
+  for (int layer = 0; layer < layers; ++layer) {
+    const std::vector<std::span<const float>> of(scores.begin() + layer * heads, scores.begin() + (layer + 1) * heads);
+    const std::vector<idx> counts = ada_counts(of, ends, layer == 0 ? 20 : 25, {0.25});
+    for (int head = 0; head < heads; ++head) {
+      std::vector<int> places(std::size_t(counts[std::size_t(head)]));
+      best_places(of[std::size_t(head)], ends, places);
+      CHECK(stay.sizes[std::size_t(layer * heads + head)] == int(places.size()));
+      CHECK(e.owner.kept(s, layer, head) == idx(places.size()));
+      CHECK(std::equal(places.begin(), places.end(), next));
+      next += std::ptrdiff_t(places.size());
+      for (std::size_t i = 0; i < 600; ++i) {
+        const float now = e.sums.of(layer, row).at(0, head)[i];
+        CHECK(now == (i < places.size() ? of[std::size_t(head)][std::size_t(places[i])] : 0));
+      }
+    }
+  }
+  CHECK(next == stay.places.end());
+  // Cut, sums are those of the rows that each head has left.
+  e.owner.truncate(s, 40);
+  std::vector<idx> left;
+  for (int list = 0; list < layers * heads; ++list) left.push_back(e.owner.kept(s, list / heads, list % heads));
+  e.sums.truncate(row, left);
+  for (int list = 0; list < layers * heads; ++list)
+    for (idx i = 0; i < 600; ++i)
+      CHECK((e.sums.of(list / heads, row).at(0, list % heads)[i] > 0) == (i < left[std::size_t(list)]));
+  e.step(s, 3);
+}
+
+TEST_CASE("evict: budgets by head that cannot be meant are refused by name", "[evict]") {
+  engine<apart, h2o> e(h2o{});
+  const sequence s = e.owner.open();
+  e.step(s, 12);
+  CHECK_THROWS_WITH(e.keep_by_head(s, {8}, {}), containing("is to keep rows in 1 layers; the cache has 2"));
+  CHECK_THROWS_WITH(e.keep_by_head(s, {8, -1}, {}, {0, 0}), containing("heads keep -1 rows"));
+  CHECK_THROWS_WITH(e.keep_by_head(s, {8, 7}, {}, {4, 4}), containing("keeps 7 rows on average; 8 of its 12"));
+  CHECK(e.owner.kept(s) == 12);
+  CHECK_FALSE(e.keep_by_head(s, {12, 12}, {}));
+  column_sums sums(2, 1, 2, 5);
+  CHECK_THROWS_WITH(sums.keep(1, std::vector<int>{0, 1, 2}, std::vector<int>{1, 1}), containing("keeps 2 rows in all"));
+  CHECK_THROWS_WITH(sums.truncate(1, std::vector<idx>{1}), containing("is cut in 1 heads; there are 2 layers of 1"));
+  CHECK_THROWS_WITH(sums.truncate(1, std::vector<idx>{1, -1}), containing("is cut to -1 rows"));
 }
 
 TEST_CASE("evict: without a preference it is sinks and a window", "[evict]") {

@@ -87,3 +87,95 @@ TEST_CASE("places: a pyramid's counts fall by the same amount and are all there 
   CHECK_THROWS_AS(pyramid_counts(0, 64, 100, 32), invalid_argument);
   CHECK_THROWS_AS(pyramid_counts(4, 101, 100, 32), invalid_argument);
 }
+
+namespace {
+
+std::vector<idx> shared_out(const std::vector<std::vector<float>>& scores, idx count, double floor,
+                            protected_rows ends = {0, 0}) {
+  const std::vector<std::span<const float>> spans(scores.begin(), scores.end());
+  return ada_counts(spans, ends, count, {floor});
+}
+
+}  // namespace
+
+TEST_CASE("places: a layer's budget goes to the heads of the best scores, and a floor to each", "[evict]") {
+  const std::vector<std::vector<float>> scores = {{9, 8, 7, 6, 5, 4}, {3, 0, 0, 0, 0, 2}, {1, 1, 10, 1, 1, 1}};
+  CHECK(shared_out(scores, 3, 0) == std::vector<idx>{6, 2, 1});
+  CHECK(shared_out(scores, 2, 0) == std::vector<idx>{5, 0, 1});
+  CHECK(shared_out(scores, 2, 0.5) == std::vector<idx>{4, 1, 1});
+  CHECK(shared_out(scores, 2, 1) == std::vector<idx>{2, 2, 2});
+  CHECK(shared_out(scores, 0, 0.2) == std::vector<idx>{0, 0, 0});
+  CHECK(shared_out(scores, 6, 0.2) == std::vector<idx>{6, 6, 6});
+  CHECK(shared_out(scores, 60, 0.2) == std::vector<idx>{6, 6, 6});
+  // The first and the last stay whatever their scores are, and are of the budget.
+  CHECK(shared_out(scores, 2, 0, {1, 1}) == std::vector<idx>{2, 2, 2});
+  CHECK(shared_out(scores, 3, 0, {1, 1}) == std::vector<idx>{4, 2, 3});
+  CHECK(shared_out({{1, 1, 1}, {1, 1}}, 1, 0) == std::vector<idx>{1, 1});  // of equal ones the newest
+  CHECK(shared_out({{}, {5, 6, 7}}, 1, 0.5) == std::vector<idx>{0, 2});
+  CHECK(shared_out({}, 3, 0.5).empty());
+}
+
+TEST_CASE("places: shares agree with one stable sort of all heads", "[evict]") {
+  support::dice die(9);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (int round = 0; round < 400; ++round) {
+    const protected_rows ends{die.below(3), die.below(4)};
+    const std::size_t heads = std::size_t(1 + die.below(5));
+    const idx count = ends.first + ends.last + die.below(20);
+    const double floor = die.below(5) / 4.0;
+    std::vector<std::vector<float>> scores(heads);
+    idx there = 0;
+    for (std::vector<float>& of : scores) {
+      of.resize(std::size_t(die.below(40)));
+      for (float& x : of) x = die.below(9) == 0 ? nan : float(die.below(7));
+      there += idx(of.size());
+    }
+    struct item {
+      double level;
+      idx age;
+      std::size_t head;
+    };
+    std::vector<idx> want(heads, 0);
+    std::vector<item> all;
+    for (std::size_t head = 0; head < heads; ++head) {
+      const idx rows = idx(scores[head].size());
+      std::vector<item> own;
+      for (idx i = 0; i < rows; ++i) {
+        const float x = scores[head][std::size_t(i)];
+        if (i < ends.first || i >= rows - ends.last)
+          ++want[head];
+        else
+          own.push_back({std::isnan(x) ? -1 : double(x), rows - i, head});
+      }
+      std::stable_sort(own.begin(), own.end(), [](const item& a, const item& b) {
+        return a.level != b.level ? a.level > b.level : a.age < b.age;
+      });
+      std::size_t sure = 0;
+      while (want[head] < idx(std::floor(floor * double(count))) && sure < own.size()) ++want[head], ++sure;
+      all.insert(all.end(), own.begin() + std::ptrdiff_t(sure), own.end());
+    }
+    std::stable_sort(all.begin(), all.end(), [](const item& a, const item& b) {
+      return a.level != b.level ? a.level > b.level : a.age < b.age;
+    });
+    idx left = count * idx(heads) - std::accumulate(want.begin(), want.end(), idx(0));
+    for (const item& i : all)
+      if (left-- > 0) ++want[i.head];
+    const std::vector<idx> got = shared_out(scores, count, floor, ends);
+    CHECK(got == want);
+    CHECK(std::accumulate(got.begin(), got.end(), idx(0)) == std::min(there, count * idx(heads)));
+  }
+}
+
+TEST_CASE("places: shares that cannot be given out are refused by name", "[evict]") {
+  const std::vector<std::vector<float>> scores = {{1, 2, 3}, {1, 2, 3, 4, 5}};
+  const auto refuses = [&](idx count, double floor, protected_rows ends, const std::string& text) {
+    CHECK_THROWS_AS(shared_out(scores, count, floor, ends), invalid_argument);
+    CHECK_THROWS_WITH(shared_out(scores, count, floor, ends), support::containing(text));
+  };
+  refuses(3, 0, {2, 2}, "head 1 keeps 3 rows on average; 4 of its 5 are protected");
+  refuses(-1, 0, {}, "heads keep -1 rows on average");
+  refuses(3, -0.5, {}, "each is sure of -0.5");
+  refuses(3, 1.5, {}, "each is sure of 1.5");
+  refuses(3, std::numeric_limits<double>::quiet_NaN(), {}, "each is sure of");
+  refuses(3, 0, {-1, 0}, "the first -1 and the last 0 rows are protected");
+}

@@ -39,7 +39,14 @@ class history {
   const column_sums& last() const { return last_; }
   const column_sums& window() const { return window_; }
   const std::vector<idx>& positions(int list) const { return positions_[std::size_t(list)]; }
-  idx rows() const { return idx(positions_[0].size()); }
+  idx rows(int list) const { return idx(positions(list).size()); }
+  // The most of any head.
+  idx rows() const {
+    idx most = 0;
+    for (int list = 0; list < lists; ++list) most = std::max(most, rows(list));
+    return most;
+  }
+  bool even(int layer) const { return rows(layer * heads) == rows() && rows(layer * heads + 1) == rows(); }
   idx length() const { return length_; }
 
   void step(int tokens) {
@@ -79,25 +86,32 @@ class history {
     owner_.commit(s);
   }
   // Keeps what the lists say, and so do the sums.
-  void keep(const std::vector<int>& places) {
-    owner_.keep(host(), sequence_, places);
-    for (column_sums* of : {&sums_, &last_, &window_}) of->keep(owner_.row(sequence_), places);
-    const std::size_t n = places.size() / lists;
+  void keep(const std::vector<int>& places, const std::vector<int>& sizes) {
+    if constexpr (tabled_by_head<typename Policy::layout_type>)
+      owner_.keep(host(), sequence_, places, sizes);
+    else
+      owner_.keep(host(), sequence_, places);
+    for (column_sums* of : {&sums_, &last_, &window_}) of->keep(owner_.row(sequence_), places, sizes);
+    auto next = places.begin();
     for (std::size_t list = 0; list < lists; ++list) {
       std::vector<idx> left;
-      for (std::size_t i = 0; i < n; ++i) left.push_back(positions_[list][std::size_t(places[list * n + i])]);
+      for (int i = 0; i < sizes[list]; ++i) left.push_back(positions_[list][std::size_t(*next++)]);
       positions_[list] = left;
     }
   }
 
+  // Those of each head's rows, one head after another.
   template <class Score>
   std::vector<float> scores(const Score& score, const column_sums& sums, int layer) {
     const int row = owner_.row(sequence_);
-    const asked_rows asked{owner_.holds(sequence_), row, layer, rows(), group, sums.queries(layer, row),
-                           sums.of(layer, row)};
-    std::vector<float> all(std::size_t(heads * rows()), NAN);
+    const idx counts[] = {rows(layer * heads), rows(layer * heads + 1)};
+    const asked_rows asked{owner_.holds(sequence_), row,   layer, rows(), group, sums.queries(layer, row),
+                           sums.of(layer, row),     counts};
+    std::vector<float> all(std::size_t(heads * rows()), NAN), own;
     score(owner_.view(layer), asked, packed_rows(all.data(), heads, int(rows())));
-    return all;
+    for (int head = 0; head < heads; ++head)
+      own.insert(own.end(), all.begin() + head * rows(), all.begin() + head * rows() + counts[head]);
+    return own;
   }
   // The same numbers by `body(list, position)`.
   template <class Body>
@@ -158,7 +172,9 @@ class history {
 
 using policies =
     std::tuple<policy<paged<4>, fp32<dim>, fp32<dim>, listed>, policy<contiguous, fp16<dim>, q8<dim>, listed>,
-               policy<paged<16>, fp32<dim>, q4<dim>, listed, 2, 5>>;
+               policy<paged<16>, fp32<dim>, q4<dim>, listed, 2, 5>,
+               policy<paged_by_head<3>, fp32<dim>, q8<dim>, listed>,
+               policy<paged_by_head<8>, fp32<dim>, q4<dim>, listed, 2, 5>>;
 
 // Every score of what there is now.
 template <class Policy>
@@ -171,11 +187,15 @@ void check_scores(history<Policy>& text, idx step) {
           })) == "");
     // Heads may have kept different tokens: what is averaged are rows of the same number.
     std::vector<double> mean(std::size_t(text.rows()), 0.0), tova_scores;
-    for (int list = layer * heads; list < (layer + 1) * heads; ++list)
-      for (std::size_t i = 0; i < mean.size(); ++i)
-        mean[i] += text.of_last(list, text.positions(list)[i]) / (heads * group);
-    for (int head = 0; head < heads; ++head) tova_scores.insert(tova_scores.end(), mean.begin(), mean.end());
-    CHECK(difference(text.scores(tova{}, text.last(), layer), tova_scores) == "");
+    if (text.even(layer)) {
+      for (int list = layer * heads; list < (layer + 1) * heads; ++list)
+        for (std::size_t i = 0; i < mean.size(); ++i)
+          mean[i] += text.of_last(list, text.positions(list)[i]) / (heads * group);
+      for (int head = 0; head < heads; ++head) tova_scores.insert(tova_scores.end(), mean.begin(), mean.end());
+      CHECK(difference(text.scores(tova{}, text.last(), layer), tova_scores) == "");
+    } else {
+      CHECK_THROWS_WITH(text.scores(tova{}, text.last(), layer), containing("its heads keep the same tokens"));
+    }
     CHECK(difference(text.scores(key_norm{}, text.sums(), layer), text.by_token(layer, [&](int list, idx t) {
             double square = 0;
             for (const double x : text.key(list, t)) square += x * x;
@@ -189,7 +209,7 @@ void check_scores(history<Policy>& text, idx step) {
         for (int list = layer * heads; list < (layer + 1) * heads; ++list) {
           // Zeros around for the average; weights are positive, so that they change no maximum.
           std::vector<double> padded(std::size_t(kernel / 2), 0.0);
-          const std::size_t before = std::size_t(std::max<idx>(text.rows() - window, 0));
+          const std::size_t before = std::size_t(std::max<idx>(text.rows(list) - window, 0));
           for (std::size_t i = 0; i < before; ++i)
             padded.push_back(text.of_window(list, text.positions(list)[i]) / (window * group));
           padded.resize(padded.size() + std::size_t(kernel / 2), 0.0);
@@ -199,7 +219,7 @@ void check_scores(history<Policy>& text, idx step) {
               sum += padded[i + std::size_t(j)], most = std::max(most, padded[i + std::size_t(j)]);
             want.push_back(average ? sum / kernel : most);
           }
-          want.resize(want.size() + std::size_t(text.rows()) - before, std::numeric_limits<double>::infinity());
+          want.resize(want.size() + std::size_t(text.rows(list)) - before, std::numeric_limits<double>::infinity());
         }
         const snap_kv score{window, kernel, average ? snap_kv::pooling::average : snap_kv::pooling::maximum};
         CHECK(difference(text.scores(score, text.window(), layer), want) == "");
@@ -246,7 +266,7 @@ std::vector<double> expected_scores(const history<Policy>& text, int layer, cons
   std::vector<double> all;
   for (int head = 0; head < heads; ++head) {
     const int list = layer * heads + head;
-    std::vector<double> scores(std::size_t(text.rows()));
+    std::vector<double> scores(std::size_t(text.rows(list)));
     for (int q_head = head * group; q_head < (head + 1) * group; ++q_head) {
       const auto& queries = text.asked(layer, q_head);
       matrix mean(1, std::vector<double>(dim)), covariance(dim, std::vector<double>(dim));
@@ -287,17 +307,17 @@ TEMPLATE_LIST_TEST_CASE("score: each is its formula, also of a text from which t
     text.step(tokens);
     check_scores(text, tokens);
     if (die.below(3) == 0) continue;
-    const position_range may_go = text.owner().evictable(text.at());
-    std::vector<int> places;
-    std::vector<idx> gone(lists);
+    std::vector<int> places, sizes;
     for (int list = 0; list < lists; ++list) {
+      const position_range may_go = text.owner().evictable(text.at(), list / heads, list % heads);
       std::vector<int> one;
-      for (int i = 0; i < int(text.rows()); ++i) one.push_back(i);
-      for (int n = 0; n < 7; ++n)
+      for (int i = 0; i < int(text.rows(list)); ++i) one.push_back(i);
+      const int gone = tabled_by_head<typename TestType::layout_type> ? 1 + die.below(9) : 7;
+      for (int n = 0; n < gone; ++n)
         one.erase(one.begin() + may_go.first + die.below(int(may_go.last - may_go.first) - n));
-      places.insert(places.end(), one.begin(), one.end());
+      places.insert(places.end(), one.begin(), one.end()), sizes.push_back(int(one.size()));
     }
-    text.keep(places);
+    text.keep(places, sizes);
     check_scores(text, 0);
   }
 }
@@ -324,8 +344,9 @@ TEST_CASE("score: SnapKV's neighbours are an odd number", "[evict]") {
   CHECK_THROWS_AS(text.scores(snap_kv{0, 3}, text.sums(), 0), invalid_argument);
 }
 
-using exact_policies = std::tuple<policy<paged<4>, fp32<dim>, fp32<dim>, listed>,
-                                  policy<contiguous, rotated<fp32<dim>>, rotated<fp32<dim>>, listed>>;
+using exact_policies =
+    std::tuple<policy<paged<4>, fp32<dim>, fp32<dim>, listed>, policy<paged_by_head<4>, fp32<dim>, fp32<dim>, listed>,
+               policy<contiguous, rotated<fp32<dim>>, rotated<fp32<dim>>, listed>>;
 
 TEMPLATE_LIST_TEST_CASE("score: expected attention is that of Gaussian queries at the positions to come", "[evict]",
                         exact_policies) {
@@ -342,11 +363,15 @@ TEMPLATE_LIST_TEST_CASE("score: expected attention is that of Gaussian queries a
       const expected_attention score{&text.moments(), 0.3f};
       CHECK(difference(text.scores(score, text.sums(), layer), expected_scores(text, layer, mean, 0.3)) == "");
     }
-    std::vector<int> places;  // all but two of the oldest
-    for (int list = 0; list < lists; ++list)
-      for (int i = 0; i < int(text.rows()); ++i)
-        if (i != list && i != 5) places.push_back(i);
-    text.keep(places);
+    std::vector<int> places, sizes;  // all but two of the oldest, by head up to six
+    for (int list = 0; list < lists; ++list) {
+      const int last = tabled_by_head<typename TestType::layout_type> ? 5 + list : 5;
+      const std::size_t before = places.size();
+      for (int i = 0; i < int(text.rows(list)); ++i)
+        if (i != list && (i < 5 || i > last)) places.push_back(i);
+      sizes.push_back(int(places.size() - before));
+    }
+    text.keep(places, sizes);
   }
 }
 

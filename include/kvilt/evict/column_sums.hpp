@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kvilt/attention/column_mass.hpp>
+#include <kvilt/cache/keep.hpp>
 
 #include <algorithm>
 #include <span>
@@ -57,29 +58,40 @@ class column_sums {
   /// `most_rows`
   void keep(int sequence, std::span<const int> places) {
     check(sequence);
-    const std::size_t lists = std::size_t(layers()) * std::size_t(kv_heads_), count = places.size() / lists;
-    detail::expects(places.size() % lists == 0, "sequence ", sequence, " keeps ", places.size(), " rows in ", layers(),
-                    " layers of ", kv_heads_, " KV heads; the same number in each is needed");
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      const int before = i % count == 0 ? -1 : places[i - 1];
-      detail::expects(places[i] > before && places[i] < most_rows_, "sequence ", sequence, " keeps row ", places[i],
-                      " after ", before, "; rows going up to less than ", most_rows_, " are needed");
-    }
-    for (std::size_t list = 0; list < lists; ++list) {
-      float* const sums = mass_.data() + at(int(list) / kv_heads_, sequence) + idx(int(list) % kv_heads_) * most_rows_;
-      for (std::size_t i = 0; i < count; ++i) sums[i] = sums[places[list * count + i]];
-      std::fill(sums + count, sums + most_rows_, 0.0f);
-    }
+    detail::expects(places.size() % lists() == 0, "sequence ", sequence, " keeps ", places.size(), " rows in ",
+                    layers(), " layers of ", kv_heads_, " KV heads; the same number in each is needed");
+    keep(sequence, places, std::vector<int>(lists(), int(places.size() / lists())));
+  }
+  /// The same of lists of sizes: [layers][kv heads] rows.
+  void keep(int sequence, std::span<const int> places, std::span<const int> sizes) {
+    check(sequence);
+    detail::check_sizes(sequence, idx(lists()), kv_heads_, idx(places.size()), sizes);
+    each_list(places, sizes, [&](std::size_t, std::span<const int> list) {
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        const int before = i == 0 ? -1 : list[i - 1];
+        detail::expects(list[i] > before && list[i] < most_rows_, "sequence ", sequence, " keeps row ", list[i],
+                        " after ", before, "; rows going up to less than ", most_rows_, " are needed");
+      }
+    });
+    each_list(places, sizes, [&](std::size_t number, std::span<const int> list) {
+      float* const sums = of_list(sequence, number);
+      for (std::size_t i = 0; i < list.size(); ++i) sums[i] = sums[list[i]];
+      std::fill(sums + list.size(), sums + most_rows_, 0.0f);
+    });
   }
   /// A sequence has been cut to so many rows.
   void truncate(int sequence, idx count) {
     check(sequence);
     detail::expects(count >= 0, "sequence ", sequence, " is cut to ", count, " rows");
-    for (int layer = 0; layer < layers(); ++layer)
-      for (int head = 0; head < kv_heads_; ++head) {
-        float* const sums = mass_.data() + at(layer, sequence) + head * most_rows_;
-        std::fill(sums + smaller(count, most_rows_), sums + most_rows_, 0.0f);
-      }
+    for (std::size_t list = 0; list < lists(); ++list) cut(sequence, list, count);
+  }
+  /// The same where heads have different numbers of rows, `cache::kept`. counts: [layers][kv heads]
+  void truncate(int sequence, std::span<const idx> counts) {
+    check(sequence);
+    detail::expects(counts.size() == lists(), "sequence ", sequence, " is cut in ", counts.size(), " heads; there are ",
+                    layers(), " layers of ", kv_heads_);
+    for (const idx count : counts) detail::expects(count >= 0, "sequence ", sequence, " is cut to ", count, " rows");
+    for (std::size_t list = 0; list < lists(); ++list) cut(sequence, list, counts[list]);
   }
   /// Another sequence is as `from` is.
   void copy(int from, int to) {
@@ -102,6 +114,23 @@ class column_sums {
                     sequences_);
   }
   std::size_t number(int layer, int sequence) const { return std::size_t(layer * sequences_ + sequence); }
+  std::size_t lists() const { return std::size_t(layers()) * std::size_t(kv_heads_); }
+  /// The sums of one layer's head, by its number among all.
+  float* of_list(int sequence, std::size_t list) {
+    return mass_.data() + at(int(list) / kv_heads_, sequence) + idx(int(list) % kv_heads_) * most_rows_;
+  }
+  void cut(int sequence, std::size_t list, idx count) {
+    float* const sums = of_list(sequence, list);
+    std::fill(sums + smaller(count, most_rows_), sums + most_rows_, 0.0f);
+  }
+  /// `body(number, list)` for each list of places.
+  template <class Body>
+  static void each_list(std::span<const int> places, std::span<const int> sizes, Body&& body) {
+    for (std::size_t list = 0; list < sizes.size(); ++list) {
+      body(list, places.first(std::size_t(sizes[list])));
+      places = places.subspan(std::size_t(sizes[list]));
+    }
+  }
   idx at(int layer, int sequence) const { return idx(number(layer, sequence)) * kv_heads_ * most_rows_; }
   void clear(int layer, int sequence) {
     std::fill_n(mass_.data() + at(layer, sequence), kv_heads_ * most_rows_, 0.0f);

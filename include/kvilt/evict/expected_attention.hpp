@@ -52,8 +52,12 @@ struct expected_attention {
                     " query heads is asked for by moments", " of ", moments ? moments->layers() : 0, " layers of ",
                     moments ? moments->heads() : 0);
     std::vector<float> k(std::size_t(moments->dim())), v;
-    std::vector<double> logits(std::size_t(asked.group) * std::size_t(asked.count)), norms(std::size_t(asked.count));
+    std::vector<double> logits, norms;
     for (int head = 0; head < view.kv_heads(); ++head) {
+      const idx count = asked.rows_of(head);
+      if (count == 0) continue;
+      norms.resize(std::size_t(count));
+      logits.resize(norms.size() * std::size_t(asked.group));
       each_row(view, asked.n, asked.sequence, head, [&](const auto& seg, place p, idx, idx i) {
         detail::expects(seg.k.dim() == moments->dim(), "keys of ", seg.k.dim(), " numbers; moments are of ",
                         moments->dim());
@@ -63,7 +67,7 @@ struct expected_attention {
         View::k_rotation::inverse(k.data(), moments->dim());
         norms[std::size_t(i)] = std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0));
         for (int q = 0; q < asked.group; ++q)
-          logits[std::size_t(q * asked.count + i)] =
+          logits[std::size_t(q * count + i)] =
               moments->log_expected_exp(asked.layer, head * asked.group + q, k.data(), scale);
       });
       detail::weigh_norms(logits, norms, asked.group, scores.at(0, head));

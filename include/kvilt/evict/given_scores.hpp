@@ -19,7 +19,7 @@ struct given_scores {
     detail::expects(scores.heads == view.kv_heads() && scores.dim >= asked.count, "scores of ", scores.dim, " rows in ",
                     scores.heads, " heads are given; the sequence has ", asked.count, " in ", view.kv_heads());
     for (int head = 0; head < view.kv_heads(); ++head)
-      std::copy_n(scores.at(asked.layer, head), asked.count, to.at(0, head));
+      std::copy_n(scores.at(asked.layer, head), asked.rows_of(head), to.at(0, head));
   }
 };
 

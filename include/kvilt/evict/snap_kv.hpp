@@ -22,10 +22,11 @@ struct snap_kv {
   void operator()(const View& view, const asked_rows& asked, rows<float> scores) const {
     detail::expects(window >= 1 && kernel >= 1 && kernel % 2 == 1, "SnapKV over ", window, " queries and ", kernel,
                     " neighbours; 1 or more, and an odd number are needed");
-    const idx before = larger(asked.count - window, 0), reach = kernel / 2;
+    const idx reach = kernel / 2;
     for (int head = 0; head < view.kv_heads(); ++head) {
+      const idx count = asked.rows_of(head), before = larger(count - window, 0);
       const float* const mass = asked.mass.at(0, head);
-      for (idx i = 0; i < asked.count; ++i) {
+      for (idx i = 0; i < count; ++i) {
         float sum = 0, most = 0;
         for (idx j = larger(i - reach, 0); j < smaller(i + reach + 1, before); ++j)
           sum += mass[j], most = mass[j] > most ? mass[j] : most;
