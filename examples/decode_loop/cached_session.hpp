@@ -241,6 +241,9 @@ class cached_session final : public session {
   static constexpr std::size_t group_count = sizeof...(Policies);
   static constexpr bool finds_prompts = (kvilt::keeps_prefixes<Policies> && ...);
   static constexpr bool evicts_any = (evicts<Policies> || ...);
+  template <std::size_t G>
+  static constexpr bool by_head =
+      kvilt::tabled_by_head<typename std::tuple_element_t<G, std::tuple<Policies...>>::layout_type>;
 
   kvilt::sequence& selected() { return sequences_[selected_]; }
   const kvilt::sequence& selected() const { return sequences_[selected_]; }
@@ -297,7 +300,9 @@ class cached_session final : public session {
   void begin_sums() {
     if constexpr (evicts<std::tuple_element_t<G, std::tuple<Policies...>>>) {
       const int layers = caches_.template group<int(G)>().shape().layers;
-      sums_.emplace(layers, shape_.kv_heads, shape_.sequences, shape_.evict.most_rows(shape_.tokens, shape_.max_step));
+      // NOTE: by head, all that others have left may be one head's.
+      sums_.emplace(layers, shape_.kv_heads, shape_.sequences,
+                    by_head<G> ? shape_.tokens : shape_.evict.most_rows(shape_.tokens, shape_.max_step));
       if (std::holds_alternative<expected_queries>(shape_.evict.score))
         moments_.assign(sequences_.size(), kvilt::query_moments(layers, shape_.q_heads, shape_.head_dim));
     }
@@ -305,8 +310,13 @@ class cached_session final : public session {
 
   template <std::size_t G>
   void cut_sums() {
-    if constexpr (evicts<std::tuple_element_t<G, std::tuple<Policies...>>>)
-      sums_->truncate(row(selected()), caches_.template group<int(G)>().kept(selected()));
+    if constexpr (evicts<std::tuple_element_t<G, std::tuple<Policies...>>>) {
+      const auto& cache = caches_.template group<int(G)>();
+      std::vector<kvilt::idx> kept;
+      for (int layer = 0; layer < cache.shape().layers; ++layer)
+        for (int head = 0; head < shape_.kv_heads; ++head) kept.push_back(cache.kept(selected(), layer, head));
+      sums_->truncate(row(selected()), kept);
+    }
   }
 
   // After a block: as many rows as may stay, in every layer of a group.
@@ -317,13 +327,23 @@ class cached_session final : public session {
       const eviction& rule = shape_.evict;
       if (cache.kept(selected()) <= rule.keep) return;
       const int group = shape_.q_heads / shape_.kv_heads;
-      const std::vector<int> places = std::visit(
-          [&](const auto& score) {
-            return kvilt::places_to_keep(cache, selected(), score_of<G>(score), *sums_, group, rule.keep, rule.ends);
-          },
-          rule.score);
-      caches_.template keep<int(G)>(shape_.exec, selected(), places);
-      sums_->keep(row(selected()), places);
+      const auto stay = [&](const auto&... how_many) {
+        return std::visit(
+            [&](const auto& score) {
+              return kvilt::places_to_keep(cache, selected(), score_of<G>(score), *sums_, group, how_many...,
+                                           rule.ends);
+            },
+            rule.score);
+      };
+      if constexpr (by_head<G>) {
+        const auto rows = stay(rule.counts(cache.shape().layers, shape_.tokens), rule.heads.share);
+        caches_.template keep<int(G)>(shape_.exec, selected(), rows.places, rows.sizes);
+        sums_->keep(row(selected()), rows.places, rows.sizes);
+      } else {
+        const std::vector<int> places = stay(rule.keep);
+        caches_.template keep<int(G)>(shape_.exec, selected(), places);
+        sums_->keep(row(selected()), places);
+      }
     }
   }
 

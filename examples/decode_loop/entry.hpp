@@ -23,7 +23,8 @@ template <class Layout>
 std::string layout_name(const Layout& layout) {
   std::string name = "user";
   if constexpr (requires { Layout::name(); }) name = Layout::name();
-  if constexpr (kvilt::tabled_layout<Layout>) name += std::to_string(layout.page_rows({}));
+  if constexpr (kvilt::tabled_layout<Layout> || kvilt::tabled_by_head<Layout>)
+    name += std::to_string(layout.page_rows({}));
   return name;
 }
 

@@ -13,6 +13,7 @@ struct choice {
   std::string name;
   eviction_score score;
   double newest = 0;
+  head_shares heads = {};
 };
 
 const std::vector<choice>& choices() {
@@ -28,11 +29,27 @@ const std::vector<choice>& choices() {
   return all;
 }
 
+// The same where each head has pages of its own.
+const std::vector<choice>& choices_by_head() {
+  static const std::vector<choice> all = {
+      {"ada_h2o_mean", kvilt::h2o{.mean = true}, 0.5},
+      {"ada_snapkv", kvilt::snap_kv()},
+      {"ada_keynorm", kvilt::key_norm(), 0.25},
+      {"ada_expected", expected_queries()},
+      {"pyramid_snapkv", kvilt::snap_kv(), 0, {{.floor = 1}, true}},
+      {"ada_pyramid_snapkv", kvilt::snap_kv(), 0, {{}, true}},
+  };
+  return all;
+}
+
 constexpr kvilt::idx sinks = 4, least_kept = 16;
 
+template <class Policy>
 eviction eviction_of(const choice& by, double percent, kvilt::idx tokens) {
+  using layout = typename Policy::layout_type;
   const auto keep = std::max(least_kept, kvilt::idx(std::llround(double(tokens) * percent / 100)));
-  return {by.score, keep, {sinks, std::min(kvilt::idx(std::llround(double(keep) * by.newest)), keep - sinks)}};
+  const auto newest = std::min(kvilt::idx(std::llround(double(keep) * by.newest)), keep - sinks);
+  return {by.score, keep, {sinks, newest}, by.heads, kvilt::tabled_by_head<layout> ? layout::min_run : 0};
 }
 
 std::string share_text(double percent) {
@@ -44,7 +61,7 @@ policy_entry entry_of(const choice& by, const std::string& rows, double percent)
   const auto listing = on_host_only(on_request(named<Policy>(by.name + "_" + rows)), "tokens are evicted on the host");
   policy_entry entry = entry_of(listing);
   const auto with_eviction = [by, percent](session_shape s) {
-    s.evict = eviction_of(by, percent, s.tokens);
+    s.evict = eviction_of<Policy>(by, percent, s.tokens);
     return s;
   };
   entry.columns.retention = by.name + " " + share_text(percent);
@@ -52,7 +69,7 @@ policy_entry entry_of(const choice& by, const std::string& rows, double percent)
   entry.open = [open = entry.open, with_eviction](const session_shape& s) { return open(with_eviction(s)); };
   entry.plan_layers = [plan = entry.plan_layers, by, percent](const layer_group& layers, std::int64_t tokens,
                                                               int sequences) {
-    const kvilt::idx rows_there = eviction_of(by, percent, tokens).most_rows(tokens, 1);
+    const kvilt::idx rows_there = eviction_of<Policy>(by, percent, tokens).most_rows(tokens, 1);
     return plan(layers, layers.window == 0 ? rows_there : tokens, sequences);
   };
   entry.at_share = [by, rows](double other) {
@@ -65,7 +82,8 @@ policy_entry entry_of(const choice& by, const std::string& rows, double percent)
 
 template <class Policy>
 void add_entries(const std::string& rows, std::vector<policy_entry>& to) {
-  for (const choice& by : choices()) to.push_back(entry_of<Policy>(by, rows, 25));
+  const bool by_head = kvilt::tabled_by_head<typename Policy::layout_type>;
+  for (const choice& by : by_head ? choices_by_head() : choices()) to.push_back(entry_of<Policy>(by, rows, 25));
 }
 
 }  // namespace
@@ -75,6 +93,8 @@ std::vector<policy_entry> evict_policies() {
   std::vector<policy_entry> all;
   add_entries<policy<paged<16>, fp16<>, fp16<>, kvilt::listed>>("fp16", all);
   add_entries<policy<paged<16>, rotated<q8<>>, rotated<q8<>>, kvilt::listed>>("int8_rot", all);
+  add_entries<policy<paged_by_head<16>, fp16<>, fp16<>, kvilt::listed>>("fp16", all);
+  add_entries<policy<paged_by_head<16>, rotated<q8<>>, rotated<q8<>>, kvilt::listed>>("int8_rot", all);
   return all;
 }
 

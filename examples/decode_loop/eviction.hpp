@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <variant>
+#include <vector>
 
 namespace example {
 
@@ -34,17 +35,30 @@ struct expected_queries {
 
 using eviction_score = std::variant<newest, kvilt::h2o, kvilt::tova, kvilt::snap_kv, kvilt::key_norm, expected_queries>;
 
+// How heads share the rows of their layer, where each has pages of its own.
+struct head_shares {
+  kvilt::ada_kv share = {};
+  bool pyramid = false;  // lower layers have more
+};
+
 // Which rows stay where not all may: `keep` of them, after each block of tokens, of which there are up to `block`.
 struct eviction {
   static constexpr kvilt::idx block = 128;
 
   eviction_score score = {};
-  kvilt::idx keep = 0;
+  kvilt::idx keep = 0;  // of each head, by head on average
   kvilt::protected_rows ends = {};
+  head_shares heads = {};
+  kvilt::idx spare = 0;  // of each head, rows of pages that are partly empty
 
-  // Rows that a sequence may have at one time.
+  // Rows that a sequence may have at one time, of each head, by head on average.
   kvilt::idx most_rows(kvilt::idx tokens, int max_step) const {
-    return std::min(tokens, keep + std::max<kvilt::idx>(block, max_step));
+    return std::min(tokens, keep + std::max<kvilt::idx>(block, max_step) + spare);
+  }
+  // How many stay by head in each of so many layers.
+  std::vector<kvilt::idx> counts(int layers, kvilt::idx tokens) const {
+    if (heads.pyramid) return kvilt::pyramid_counts(layers, keep, tokens, std::min<kvilt::idx>(32, keep));
+    return std::vector<kvilt::idx>(std::size_t(layers), keep);
   }
 };
 

@@ -65,6 +65,12 @@ TEST_CASE("attend: sinks and window as one text on the device", "[attention][gpu
   check_attention(8, policy<paged<16>, rotated<q8<dim>>, q8<dim>, window<30>, 4>(), t);
 }
 
+TEST_CASE("attend: pages of one head on the device", "[attention][gpu]") {
+  support::require_gpu();
+  check_attention<bfloat16, bfloat16>(2, policy<paged_by_head<16>, bf16<128>, bf16<128>>());
+  check_attention(4, policy<paged_by_head<3>, q8<80>, q4<96>, keep_all, 2, 5>());
+}
+
 TEST_CASE("attend: rows that do not follow each other on the device", "[attention][gpu]") {
   support::require_gpu();
   using text_type = support::filled_pages<paged<64>, bf16<64>>;

@@ -90,6 +90,8 @@ using elsewhere =
                subject<policy<paged<16>, q4_channel<64, 16>, q4<64>, keep_all, 4, 16>, 64, 64, bfloat16>,
                subject<policy<contiguous, q2_channel<>, q2<64, 32>, keep_all, 0, 7>, 40, 64, float>,
                subject<policy<paged<64>, centred<q4<64>, 16>, q8<>, keep_all, 2, 9>, 64, 80, float16>,
+               subject<policy<paged_by_head<16>, q8<>, q4<>>, 64, 80, bfloat16>,
+               subject<policy<paged_by_head<3>, rotated<q4<>>, e4m3<>, keep_all, 2, 5>, 64, 40, float>,
                subject<policy<paged<16>, latent, prefix<latent, 64>>, 72, 64, bfloat16>,
                subject<policy<paged<16>, latent, prefix<latent, 64>, keep_all, 2, 3>, 72, 64, float>,
                subject<policy<paged<16>, q8<>, rotated<fp16<>>>, 640, 512, bfloat16>>;

@@ -48,6 +48,8 @@ using pairs = std::tuple<moved<contiguous, paged<16>, fp32<16>, q8<24>>,    //
                          moved<paged<16>, paged<>, rotated<q8<32>>, q4<64>, keep_all, 4, 6>,
                          moved<paged<4>, paged<1>, fp32<8>, q4<16>, window<dynamic, 3>, 3, 6>,
                          moved<paged<2>, paged<5>, bf16<16>, fp32<8>, window<>>,
+                         moved<paged<16>, paged_by_head<3>, q8<16>, fp16<8>>,
+                         moved<paged_by_head<4>, paged_by_head<2>, q4<16>, fp32<8>, window<dynamic, 3>, 3, 6>,
                          moved<contiguous, paged<2>, e4m3<16>, fp16<8>, window<dynamic, 2>>,
                          moved<contiguous, contiguous, q8<16>, fp32<8>, window<>, 0, 5, bf16>,
                          moved<paged<32>, paged<64>, q4_channel<32, 32>, q4<32>, keep_all, 2, 34>,

@@ -39,7 +39,8 @@ struct persistence {
           for (const int n : {layer, share.group, share.layer, share.heads.first, share.heads.count})
             d.shares.push_back(std::uint32_t(n));
     each(owner, [&]<class Policy>(const cache<Policy>& c, int) {
-      static_assert(!cache<Policy>::by_head, "kvilt: a text whose heads have page tables of their own is not saved");
+      static_assert(!cache<Policy>::by_head || !cache<Policy>::evicts,
+                    "kvilt: a text from which tokens were evicted by head is not saved");
       d.groups.push_back({policy_identity(c.policy_), std::uint32_t(c.shape_.layers), std::uint32_t(c.shape_.kv_heads),
                           0, 0, 0, scales_of(c)});
     });
@@ -81,13 +82,14 @@ struct persistence {
         sinks = smaller(ceil_div(c.first_body_slot(), page), end);
         first = smaller(larger((c.first_body_slot() + left) / page, sinks), end);
       }
-      expects<out_of_pages>(sinks + end - first <= c.pages_.free(), "sequence ", s.slot, " needs ", sinks + end - first,
-                            " pages for the ", tokens, " tokens of a file; ", c.pages_.free(), " of ", c.pages_.total(),
-                            " are free");
-      const int row = c.row(s);
-      c.pages_.take(row, 0, sinks);
-      c.pages_.take(row, first, end);
-      c.filled(row) = end;
+      const idx pages = (sinks + end - first) * c.tables();
+      expects<out_of_pages>(pages <= c.pages_.free(), "sequence ", s.slot, " needs ", pages, " pages for the ", tokens,
+                            " tokens of a file; ", c.pages_.free(), " of ", c.pages_.total(), " are free");
+      c.each_table(c.row(s), [&](int t) {
+        c.pages_.take(t, 0, sinks);
+        c.pages_.take(t, first, end);
+        c.filled(t) = end;
+      });
     }
     if constexpr (cache_type::evicts)
       c.adopt_listed(s, n, listed);

@@ -1,4 +1,4 @@
-// expect: kvilt: a text whose heads have page tables of their own is not saved
+// expect: kvilt: a text from which tokens were evicted by head is not saved
 #include <kvilt/kvilt.hpp>
 #include <kvilt/tiers/save.hpp>
 
