@@ -33,12 +33,14 @@ inline auto box_map_encoder() {
   return encoder;
 }
 
-/// NOTE: how many rows a page has, and pages there are, only bounds what may be asked for: nothing but what is there is.
+/// Maps a plane, where it can be: pages, heads and rows must be apart. NOTE: how many rows a page has, and pages there are,
+/// only bounds what may be asked for: nothing but what is there is.
 inline bool encode_boxes(decltype(&cuTensorMapEncodeTiled) encode, CUtensorMap& map, const plane& p, int dim,
                          int heads) {
-  const auto stride = [](idx bytes) { return cuuint64_t(larger(bytes, 16)); };
+  if (p.record_stride <= 0 || p.page_stride <= 0 || (p.head_stride <= 0 && heads > 1)) return false;
   const cuuint64_t dims[] = {cuuint64_t(dim), cuuint64_t(1) << 31, cuuint64_t(heads), cuuint64_t(1) << 31};
-  const cuuint64_t strides[] = {stride(p.record_stride), stride(p.head_stride), stride(p.page_stride)};
+  const cuuint64_t strides[] = {cuuint64_t(p.record_stride), cuuint64_t(larger(p.head_stride, 16)),
+                                cuuint64_t(p.page_stride)};
   const cuuint32_t box[] = {group_bytes::panel_numbers, box_rows, 1, 1}, steps[] = {1, 1, 1, 1};
   return encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, p.base, dims, strides, box, steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
