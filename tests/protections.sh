@@ -103,7 +103,6 @@ work() {
   if grep -q '| *examples/' "$list"; then examples=ON; fi
   if ! cmake -S "$tree" -B "$root/build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DKVILT_CHECKED=ON \
     -DKVILT_CUDA=OFF -DKVILT_TEST_PER_FILE=ON -DKVILT_BUILD_EXAMPLES=$examples -DKVILT_BUILD_BENCH=OFF \
-    -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
     >"$root/configure.log" 2>&1; then
     report FAILED "worker $1" "" "cmake fails, see $root/configure.log"
     return

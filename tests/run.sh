@@ -92,8 +92,6 @@ stage() {
     < <(sed -n '/^The following tests did not run:/,/^$/s/^[[:space:]]*[0-9]* - \(.*\) (Skipped)/\1/p' "$log")
 }
 test_runner=()
-# Each file alone, where few are compiled: what one forgets to include would come from the precompiled header.
-alone=(-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON)
 
 with_gcc() {
   local cuda=ON cuda_flags=(-O1 -Xcompiler=-fstrict-aliasing) unseen=()
@@ -126,7 +124,7 @@ with_plain_addresses() {
 with_sanitizers() {
   local options=(-DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=-O0 -g1" -DKVILT_CHECKED=ON -DKVILT_CUDA=OFF)
   stage "clang++, ASan, UBSan" clang "${options[@]}" -DCMAKE_CXX_COMPILER=clang++ -DKVILT_SANITIZE=address,undefined
-  stage TSan tsan "${options[@]}" "${alone[@]}" -DCMAKE_CXX_COMPILER=g++ -DKVILT_SANITIZE=thread
+  stage TSan tsan "${options[@]}" -DCMAKE_CXX_COMPILER=g++ -DKVILT_SANITIZE=thread
 }
 
 # The host's kernels in AArch64's vectors, where the processor has others.
@@ -138,8 +136,7 @@ with_neon() {
   echo "== NEON"
   if ! cmake -S . -B "$dir" -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
     -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O2 -DKVILT_CUDA=OFF \
-    -DKVILT_WARNINGS_AS_ERRORS=ON -DKVILT_TEST_PER_FILE=ON -DKVILT_BUILD_EXAMPLES=OFF -DKVILT_BUILD_BENCH=OFF \
-    "${alone[@]}" >"$log" ||
+    -DKVILT_WARNINGS_AS_ERRORS=ON -DKVILT_TEST_PER_FILE=ON -DKVILT_BUILD_EXAMPLES=OFF -DKVILT_BUILD_BENCH=OFF >"$log" ||
     ! cmake --build "$dir" -j "$jobs" --target "${tests[@]}" >>"$log" 2>&1; then
     cat "$log"
     failures+=("NEON: build")
