@@ -39,7 +39,7 @@ endfunction()
 add_policy_spills(bf16 "paged<16>, bf16<128>" attend_32_rows=88/106/216 prefill=16/12/12)
 add_policy_spills(q8 "paged<16>, q8<128>" attend_32_rows=120/170/228 prefill=104/104/160)
 add_policy_spills(e4m3 "paged<16>, e4m3<128>" attend_32_rows=112/122/216 prefill=104/104/160)
-add_policy_spills(bf16_of_256 "paged<16>, bf16<256>" attend_8_rows=80/94/232 attend_16_rows=336/446/960
+add_policy_spills(bf16_of_256 "paged<16>, bf16<256>" attend_8_rows=88/98/276 attend_16_rows=336/438/956
                   prefill=264/296/408)
 add_policy_spills(q8rot_in_segments "paged<16>, rotated<q8<128>>, rotated<q8<128>>, keep_all, 4, 64"
                   attend_16_rows=96/124/260 prefill=136/204/624)
