@@ -68,6 +68,8 @@ void check(const Policy& p) {
     CHECK(planned.table_bytes == idx(sizeof(page_id)) * shape.sequences * tables * planned.table_width);
     CHECK(planned.list_bytes == (evicts_tokens<typename Policy::retention_type> ? 8 * shape.sequences * tables : 0));
     if (by_head) CHECK(planned.body_pages == ceil_div(shape.tokens, p.layout.page_rows({})) * tables);
+    if (by_head)
+      CHECK(planned.body_page_bytes == plan_bytes(p, {.layers = 1, .kv_heads = 1, .tokens = 1}).body_page_bytes);
   }
 }
 

@@ -154,7 +154,7 @@ TEST_CASE("evict: each head keeps the best of its share, and its column sums wit
     const std::vector<std::span<const float>> of(scores.begin() + layer * heads, scores.begin() + (layer + 1) * heads);
     const std::vector<idx> counts = ada_counts(of, ends, layer == 0 ? 20 : 25, {0.25});
     for (int head = 0; head < heads; ++head) {
-      std::vector<int> places(std::size_t(counts[std::size_t(head)]));
+      std::vector<int> places(static_cast<std::size_t>(counts[std::size_t(head)]));
       best_places(of[std::size_t(head)], ends, places);
       CHECK(stay.sizes[std::size_t(layer * heads + head)] == int(places.size()));
       CHECK(e.owner.kept(s, layer, head) == idx(places.size()));
