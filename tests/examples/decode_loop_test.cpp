@@ -168,9 +168,9 @@ TEST_CASE("decode_loop: local layers hold their window in the policy's formats",
     // What the planner adds are page tables, and what it takes off is pages for tokens that are in a 16-bit tail.
     const std::int64_t tables = global.cache_bytes + local.cache_bytes - planned.kv_bytes;
     // A quarter of the tokens stays where others are evicted, and there is room for a block of 128 more.
-    // By head, and for a page more: of each of two global layers a table.
+    // By head, and for a page more: each of two global layers and four local ones has a table.
     if (p.at_share && p.columns.layout == "paged_by_head16")
-      CHECK(tables == (2 * 16 + 25) * 4 + 2 * 8);
+      CHECK(tables == (2 * 16 + 4 * 25) * 4 + 2 * 8);
     else if (p.at_share)
       CHECK(tables == (15 + 25) * 4 + 8);
     else if (p.columns.tail16 == 0)
