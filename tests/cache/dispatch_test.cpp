@@ -39,8 +39,9 @@ using tiles = policy<paged<64>, centred<rotated<q4<>>>, q2<dynamic, 32>, keep_al
 using handed = policy<paged<>, e4m3_static<>, e4m3<dynamic, 32>>;
 using shared = policy<paged<>, q8<>, prefix<q8<>, 48>>;
 using evicting = policy<paged<16>, q4<>, q4<>, listed, 4, 64>;
+using by_head = policy<paged_by_head<>, q8<>, q8<>, listed>;
 using my = policy_list<headline, any_page, everything, plain_sinks, exact_sinks, small_rows, large_rows, own,
-                       ring<q4<>>, tiles, handed, evicting>;
+                       ring<q4<>>, tiles, handed, evicting, by_head>;
 
 template <class Wanted>
 bool chosen(std::string_view text, row_dims dims) {
@@ -62,7 +63,8 @@ constexpr const char* the_list =
     "; the list has paged16:q8rot:q4:tail64, pagedN:q8, contiguous:q4g32:fp16:windowN+4:sinks4:tail32:exact_bf16, "
     "contiguous:e4m3:window64+4, contiguous:e4m3:window64+4:sinks4, contiguous:fp16, contiguous:fp16, "
     "zigzag5:six_bitmixed:bf16:sinks2, contiguous:q4:windowN, paged64:q4rotctr:q2g32:tail64, "
-    "pagedN:e4m3_static:e4m3g32, paged16:q4:listed:sinks4:tail64";
+    "pagedN:e4m3_static:e4m3g32, paged16:q4:listed:sinks4:tail64, "
+    "paged_by_headN:q8:listed";
 
 }  // namespace
 
@@ -80,6 +82,8 @@ TEST_CASE("dispatch: a name chooses its policy and no other", "[cache]") {
   CHECK(chosen<tiles>("paged64:q4rotctr:q2g32:tail64", 128));
   CHECK(chosen<handed>("paged16:e4m3_static:e4m3g32", 128));
   CHECK(chosen<evicting>("paged16:q4:listed:sinks4:tail64", 128));
+  CHECK(chosen<by_head>("paged_by_head16:q8:listed", 128));
+  CHECK(name_after("paged_by_head16:q8:listed", 128) == "paged_by_head16:q8:listed");
 }
 
 TEST_CASE("dispatch: what a type leaves to run time comes from the name and the dims", "[cache]") {
