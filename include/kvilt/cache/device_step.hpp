@@ -88,7 +88,8 @@ struct work_plan {
   const team_share* teams = nullptr;  // [teams]
   const int* splits = nullptr;        // 1: how many units are split
   const split_unit* split = nullptr;  // [teams], of which so many are there
-  std::uint64_t* taken = nullptr;     // [2]: stretches of rows that blocks have taken, and blocks that found no more; 0
+  unsigned long long* taken =
+      nullptr;  // [2]: stretches of rows that blocks have taken, and blocks that found no more; 0
 };
 
 /// Steps over one segment of a sequence. NOTE: steps begin at multiples of their tokens among the slots, so that they

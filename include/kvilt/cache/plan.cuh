@@ -93,7 +93,7 @@ struct step_places {
     teams = take(shape.teams() * idx(sizeof(team_share)));
     splits = take(idx(sizeof(int)));
     split = take(shape.teams() * idx(sizeof(split_unit)));
-    taken = take(2 * idx(sizeof(std::uint64_t)));
+    taken = take(2 * idx(sizeof(unsigned long long)));
     pieces = take(pieces_bytes(shape, v_dim));
   }
 
@@ -105,7 +105,7 @@ struct step_places {
     p.teams = reinterpret_cast<const team_share*>(base + teams);
     p.splits = reinterpret_cast<const int*>(base + splits);
     p.split = reinterpret_cast<const split_unit*>(base + split);
-    p.taken = reinterpret_cast<std::uint64_t*>(base + taken);
+    p.taken = reinterpret_cast<unsigned long long*>(base + taken);
     return p;
   }
 };

@@ -138,22 +138,23 @@ __device__ inline void arrive(u32 barrier) {
 __device__ inline void arrive_with_copies(u32 barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
+#define KVILT_IS_OVER(wait)                          \
+  KVILT_SM90A("{.reg .pred over; mbarrier." wait     \
+              ".parity.shared.b64 over, [%1], %2;\n" \
+              "selp.u32 %0, 1, 0, over;}"            \
+              : "=r"(over)                           \
+              : "r"(barrier), "r"(phase & 1)         \
+              : "memory")
 /// Is the phase over?
 __device__ inline bool is_over([[maybe_unused]] u32 barrier, [[maybe_unused]] u32 phase) {
   u32 over = 1;
-  KVILT_SM90A("{.reg .pred over; mbarrier.test_wait.parity.shared.b64 over, [%1], %2; selp.u32 %0, 1, 0, over;}"
-              : "=r"(over)
-              : "r"(barrier), "r"(phase & 1)
-              : "memory");
+  KVILT_IS_OVER("test_wait");
   return over != 0;
 }
 /// The same; may take a while to say no.
 __device__ inline bool is_soon_over([[maybe_unused]] u32 barrier, [[maybe_unused]] u32 phase) {
   u32 over = 1;
-  KVILT_SM90A("{.reg .pred over; mbarrier.try_wait.parity.shared.b64 over, [%1], %2; selp.u32 %0, 1, 0, over;}"
-              : "=r"(over)
-              : "r"(barrier), "r"(phase & 1)
-              : "memory");
+  KVILT_IS_OVER("try_wait");
   return over != 0;
 }
 __device__ inline void wait_until_over(u32 barrier, u32 phase) {
@@ -206,5 +207,6 @@ __device__ inline void pass(int barrier, int threads) {
 #undef KVILT_REGISTERS_64
 #undef KVILT_REGISTERS_128
 #undef KVILT_FOR_COLUMNS
+#undef KVILT_IS_OVER
 
 }  // namespace kvilt::inline KVILT_ABI::detail::ptx

@@ -18,7 +18,6 @@ struct group_bytes {
   /// Tiles that are asked for and not yet there; notes of one are kept while it may be in use. NOTE: a loader that waits for
   /// room may have as many unpublished, and `slots` are more by two, so that none waits for what waits for it.
   static constexpr int on_way = 2, raw_slots = on_way + 1, notes_slots = 3, fewest_slots = on_way + 2;
-  static constexpr int shared = 227 * 1024;
 
   int tokens = 0;      // of a tile
   int k_panels = 0;    // of a query
@@ -43,7 +42,7 @@ struct group_bytes {
   static constexpr int barriers = 256;
   KVILT_HD constexpr int slots() const {
     int slots = 5;
-    while (slots > fewest_slots && total_of(slots) > shared) --slots;
+    while (slots > fewest_slots && total_of(slots) > warp_bytes::shared) --slots;
     return slots;
   }
   KVILT_HD constexpr int ring_at() const { return groups * group_queries(); }
@@ -54,7 +53,7 @@ struct group_bytes {
   /// Eight rows of floats of each warp, and their notes.
   KVILT_HD constexpr int scratch() const { return 8 * int(sizeof(float)) * (row_stride + device_row_notes); }
   KVILT_HD constexpr bool fits() const {
-    return total() <= shared && warps * scratch() <= slots() * slot() && v_dim <= 256;
+    return total() <= warp_bytes::shared && warps * scratch() <= slots() * slot() && v_dim <= longest_device_row;
   }
 
  private:
@@ -65,8 +64,8 @@ struct group_bytes {
   KVILT_HD static constexpr group_bytes of_segments(int dims, const view<Space, Segments...>*) {
     group_bytes most;
     const auto raise = [](int& to, int x) { to = x > to ? x : to; };
-    const auto panels = [](int dim) { return (dim + panel_numbers - 1) / panel_numbers; };
-    const auto sixteens = [](int dim) { return (dim + 15) / 16 * 16; };
+    const auto panels = [](int dim) { return int(ceil_div(dim, panel_numbers)); };
+    const auto sixteens = [](int dim) { return int(round_up(dim, 16)); };
     (raise(most.k_panels, panels(wide_tile<Segments>::k_dim(dims))), ...);
     (raise(most.panels, panels(wide_tile<Segments>::v_dim(dims))), ...);
     raise(most.panels, most.k_panels);

@@ -131,8 +131,7 @@ class group_tiles {
     return notes_.blocks[blocks_ % 2];
   }
   __device__ warp_rows rows_at(int at) const {
-    float* const data = reinterpret_cast<float*>(memory_ + at);
-    return {data, bytes.row_stride, data + 8 * bytes.row_stride};
+    return warp_rows::in(memory_ + at, bytes.row_stride);
   }
   __device__ u32 address(int at) const {
     return ptx::shared_address(memory_) + u32(at);
@@ -226,12 +225,21 @@ class loaded_tiles : public group_tiles<Task, DimStep> {
     current_ = next_;
     next_ = next_ + 1 == group_bytes::notes_slots ? 0 : next_ + 1;
     const auto& n = notes_of(current_);
-    return n.whole[0] & n.whole[1] & n.whole[2] & n.whole[3];
+    u32 whole = 1;
+#pragma unroll
+    for (int i = 0; i < group_bytes::loaders; ++i) whole &= n.whole[i];
+    return whole;
   }
-  __device__ int position(int token) const { return notes_of(current_).positions[token]; }
+  __device__ int position(int token) const {
+    return notes_of(current_).positions[token];
+  }
   /// Of the lane's token 8 n + 2 t + i.
-  __device__ bool alive(int n, int i) const { return bit(notes_of(current_).alive, n, i); }
-  __device__ bool dropped(int n, int i) const { return bit(notes_of(current_).dropped, n, i); }
+  __device__ bool alive(int n, int i) const {
+    return bit(notes_of(current_).alive, n, i);
+  }
+  __device__ bool dropped(int n, int i) const {
+    return bit(notes_of(current_).dropped, n, i);
+  }
   /// What is said of a token, and of the next; of one that is a multiple of two.
   __device__ float2 pair_of(int kind, int token) const {
     return *reinterpret_cast<const float2*>(notes_of(current_).numbers[kind] + token);

@@ -24,7 +24,7 @@ class block_of_rows
 
   /// Rows [first, first + rows) of item `item`, of those that there are.
   __device__ void run(const step_item& item, int head, int first) {
-    this->take_rows(item, head, first + warp() * warp_rows_);
+    take_rows(item, head, first + warp() * warp_rows_);
     clear();
     tiles_.sit(item, head, int(where_of(task_, rows_of(item), head, first).q_position), seen_by_warp());
     task_.view.each([&](const auto& seg) { take_segment(seg); });
@@ -32,6 +32,13 @@ class block_of_rows
   }
 
  private:
+  /// The warp's rows are those of an item from `first` on, of all rows that there are.
+  __device__ void take_rows(const step_item& item, int head, int first) {
+    const int left = item.queries * task_.work.shape.group.value() - first;
+    if (lane() == 0)
+      tiles_.share(warp()) = {rows_of(item), head, first, left < 0 ? 0 : left < warp_rows_ ? left : warp_rows_};
+    __syncwarp();
+  }
   __device__ int_range seen_by_warp() const {
     const warp_share& s = share();
     if (s.count == 0) return {0x7fffffff, 0};

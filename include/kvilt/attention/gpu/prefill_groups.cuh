@@ -102,13 +102,12 @@ class group_of_rows : score_rows<Task, DimStep, 1, group_bytes::of<typename Task
     if constexpr (tiles_type::turns_queries) {
       ptx::sync(tiles_type::multipliers, multipliers);  // no tile is in use
       this->prepare_queries(seg);
-      ptx::show_to_products();
-      tiles_.let_come();
     } else {
       sync_group();  // no query is in use, nor a result
       this->prepare_given_queries(seg);
     }
     ptx::show_to_products();
+    if constexpr (tiles_type::turns_queries) tiles_.let_come();
     sync_group();
   }
   __device__ void sync_group() const {
@@ -209,24 +208,24 @@ class group_of_rows : score_rows<Task, DimStep, 1, group_bytes::of<typename Task
 /// keys: those that want the same bytes at a time get them at once. A counter in the plan tells how far they are.
 template <class Task, int DimStep>
 class stretches_of_rows {
-  using u64 = ptx::u64;
+  using u64 = unsigned long long;  // what can be counted with atomically
 
  public:
   __device__ explicit stretches_of_rows(const Task& task) : task_(task) {
     const idx rows = idx(task.most_queries) * task.work.shape.group.value();
-    stretches_ = int((rows + group_bytes::rows - 1) / group_bytes::rows);
+    stretches_ = int(ceil_div(rows, group_bytes::rows));
   }
   /// How many rows there are in the next stretch: none where there is none.
   __device__ int next(lengths& n, item_rows& rows, int& head, int& first) const {
     const int heads = task_.work.shape.kv_heads;
     const u64 of_item = u64(heads) * u64(stretches_), end = u64(task_.size) * of_item;
     for (;;) {
-      const u64 at = atomicAdd(reinterpret_cast<unsigned long long*>(task_.work.taken), 1ull);
+      const u64 at = atomicAdd(task_.work.taken, 1ull);
       if (at >= end) break;
       const int which = int(at / of_item), of_rest = int(at - u64(which) * of_item);
       const step_item item = task_.items[which];
       const int all_rows = item.queries * task_.work.shape.group.value();
-      const int used = task_.work.shape.has(item.queries) ? 0 : (all_rows + group_bytes::rows - 1) / group_bytes::rows;
+      const int used = task_.work.shape.has(item.queries) ? 0 : int(ceil_div(all_rows, group_bytes::rows));
       if (used == 0) {
         skip_to(u64(which + 1) * of_item);
         continue;
@@ -241,15 +240,14 @@ class stretches_of_rows {
       return min(all_rows - first, group_bytes::rows);
     }
     // The last block to come here leaves the counter as it was.
-    unsigned long long* const counters = reinterpret_cast<unsigned long long*>(task_.work.taken);
-    if (atomicAdd(counters + 1, 1ull) == u64(gridDim.x) - 1) counters[0] = counters[1] = 0;
+    unsigned long long* const taken = task_.work.taken;
+    if (atomicAdd(taken + 1, 1ull) == gridDim.x - 1) taken[0] = taken[1] = 0;
     return 0;
   }
 
  private:
-  __device__ void skip_to(u64 at) const {
-    atomicMax(reinterpret_cast<unsigned long long*>(task_.work.taken), static_cast<unsigned long long>(at));
-  }
+  __device__ void skip_to(u64 at) const { atomicMax(task_.work.taken, at); }
+
   const Task& task_;
   int stretches_;
 };

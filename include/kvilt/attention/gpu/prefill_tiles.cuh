@@ -166,8 +166,7 @@ class prefill_tiles {
     return int(threadIdx.x);
   }
   __device__ warp_rows rows_at(int at) const {
-    float* const data = reinterpret_cast<float*>(memory_ + at);
-    return {data, bytes.row_stride, data + 8 * bytes.row_stride};
+    return warp_rows::in(memory_ + at, bytes.row_stride);
   }
   __device__ u32 address(int at) const {
     return ptx::shared_address(memory_) + u32(at);

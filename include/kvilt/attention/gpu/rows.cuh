@@ -15,6 +15,11 @@ struct warp_rows {
   int stride = 0;
   float* notes = nullptr;  // [8][device_row_notes]
 
+  /// In shared memory from `bytes` on, with their notes after them.
+  __device__ static warp_rows in(unsigned char* bytes, int stride) {
+    float* const data = reinterpret_cast<float*>(bytes);
+    return {data, stride, data + 8 * stride};
+  }
   __device__ float* row(int r) const { return data + r * stride; }
   __device__ float& maximum(int r) const { return notes[r * device_row_notes]; }
   __device__ float& sum(int r) const { return notes[r * device_row_notes + 1]; }

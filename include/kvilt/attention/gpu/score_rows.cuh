@@ -45,13 +45,6 @@ class score_rows {
     u.head = s.head, u.first = s.first, u.count = s.count;
     return u;
   }
-  /// The warp's rows are those of an item from `first` on, of all rows that there are.
-  __device__ void take_rows(const step_item& item, int head, int first) {
-    const int left = item.queries * task_.work.shape.group.value() - first;
-    if (lane() == 0)
-      tiles_.share(warp()) = {rows_of(item), head, first, left < 0 ? 0 : left < warp_rows_ ? left : warp_rows_};
-    __syncwarp();
-  }
   __device__ void clear_sums() {
 #pragma unroll
     for (int m = 0; m < bands; ++m)
@@ -70,7 +63,7 @@ class score_rows {
   /// results is to be multiplied by the factors of `raised(factors)`.
   template <class Tile, class Segment, class Raised>
   __device__ void finish(const Segment& seg, float (&c)[bands][columns][4], bool whole, Raised&& raised) {
-    const bool deferred = !Tile::changes_scores && !changes && task_.scale > 1e-6f;  // their unit, to the exponent
+    const bool deferred = defers<Tile>();
     if (!deferred) scale_scores<Tile>(c);
     change_scores(c);
     if constexpr (Tile::v_params != param_kind::none && changes) add_logs(c);
@@ -172,8 +165,9 @@ class score_rows {
   }
 
   /// Weights [.][2 k] and on of band `m` as the first factor of a product with 16 tokens' values. They are rounded to 16
-  /// bits. Where few see a maximum that is not theirs their sums are those of what they have become, so that a row that sees
-  /// one key has that key's values: but for the small ones, which have lost more than its bits.
+  /// bits. Sums that are added here are those of the weights as they were where `Tiles::adds_weights` says so; else of what
+  /// they have become, so that a row that sees one key has that key's values: but for the small ones, which have lost more
+  /// than its bits.
   template <class Tile>
   __device__ void pack_weights(const float (&w)[bands][columns][4], int m, int k, u32 (&a)[4]) {
     constexpr auto numbers = Tile::v::numbers;
@@ -220,7 +214,7 @@ class score_rows {
   float reference_[bands][2];
 
  private:
-  /// `body(band, half, column, number, token)` for each of the lane's scores: of row 16 x band + 8 x half + g.
+  /// `body(band, half, column, number)` for each of the lane's scores: of row 16 x band + 8 x half + g.
   template <class Body>
   __device__ static void for_each_score(Body&& body) {
 #pragma unroll
@@ -230,7 +224,7 @@ class score_rows {
 #pragma unroll
         for (int m = 0; m < bands; ++m)
 #pragma unroll
-          for (int h = 0; h < 2; ++h) body(m, h, n, 2 * h + i, 8 * n + 2 * t() + i);
+          for (int h = 0; h < 2; ++h) body(m, h, n, 2 * h + i);
   }
   /// `body(number, n, i, where)` for each of them: of token 8 n + 2 t + i.
   template <class Body>
@@ -336,9 +330,8 @@ class score_rows {
       raise(high, factors);
       raised(factors);
     }
-    for_each_score([&](int m, int h, int n, int j, int) {
-      c[m][n][j] = ptx::exp2(fmaf(c[m][n][j], units[m][h], -reference_[m][h]));
-    });
+    for_each_score(
+        [&](int m, int h, int n, int j) { c[m][n][j] = ptx::exp2(fmaf(c[m][n][j], units[m][h], -reference_[m][h])); });
   }
   /// New references, which make the largest weights the usual ones.
   __device__ void raise(const float (&highest)[bands][2], float (&factors)[bands][2]) {

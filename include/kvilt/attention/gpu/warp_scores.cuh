@@ -29,10 +29,7 @@ class warp_scores {
  public:
   KVILT_HD static constexpr int memory_bytes() { return bytes.total(factor_bytes); }
   /// The rows in a warp's memory, where results stay if the task writes none.
-  __device__ static warp_rows rows_in(unsigned char* memory) {
-    float* const data = reinterpret_cast<float*>(memory + rows_at);
-    return {data, row_stride, data + 8 * row_stride};
-  }
+  __device__ static warp_rows rows_in(unsigned char* memory) { return warp_rows::in(memory + rows_at, row_stride); }
 
  protected:
   /// Rows [first_row, first_row + rows) of every unit of the share: `begin(segment, label)` where a run of tiles
