@@ -19,8 +19,8 @@ namespace support {
 using kvilt::sequence;
 
 // A cache from whose sequences tokens are evicted, beside a plain model: lists of tokens, and of pages that sequences
-// have in common, one for all of a sequence's heads or, with page tables by head, one for each. What attention gives is held against the oracle over the rows that the model has kept, for variants
-// that ask where a key is.
+// have in common, one for all of a sequence's heads or, with page tables by head, one for each. What attention gives is
+// held against the oracle over the rows that the model has kept, for variants that ask where a key is.
 template <class Policy>
 class evicted_cache {
   static constexpr bool tabled = !kvilt::fixed_layout<typename Policy::layout_type>;
