@@ -71,8 +71,7 @@ kvilt::layer_group<Policy> group_for(const Policy& policy, const std::vector<int
     const kvilt::budget whole = kvilt::plan_bytes(
         policy,
         {.layers = 1, .kv_heads = s.kv_heads, .tokens = s.tokens, .max_length = s.tokens, .max_step = s.max_step});
-    const kvilt::idx pages = (whole.bytes_per_sequence - whole.exact_sequence_bytes) / whole.body_page_bytes;
-    group.tokens = pages * policy.layout.page_rows({}) * s.sequences;
+    group.tokens = whole.tokens_per_sequence * s.sequences;
   }
   if constexpr (evicts<Policy>) group.tokens = s.evict.most_rows(s.tokens, s.max_step) * s.sequences;
   return group;
@@ -197,7 +196,7 @@ class cached_session final : public session {
     shared_pages all;
     each_group<group_count>([&]<std::size_t G>() {
       const auto& cache = caches_.template group<int(G)>();
-      const kvilt::idx bytes = cache.bytes().body_page_bytes * cache.shape().layers;
+      const kvilt::idx bytes = cache.bytes().body_page_bytes * (by_head<G> ? 1 : cache.shape().layers);
       kvilt::idx alone = 0;
       for (const kvilt::sequence& s : sequences_)
         alone += std::ranges::count_if(table_of<G>(s), [](kvilt::page_id p) { return p >= 0; });
@@ -274,23 +273,29 @@ class cached_session final : public session {
   template <std::size_t G>
   void keep(planned_step& p) const {
     p.items[G] = p.steps[G].items[0];
-    if constexpr (gives_pages_back<std::tuple_element_t<G, std::tuple<Policies...>>>)
+    if constexpr (gives_pages_back<std::tuple_element_t<G, std::tuple<Policies...>>>) {
+      static_assert(!by_head<G>, "with_table binds one table for all heads");
       p.tables[G] = table_of<G>(selected());
+    }
   }
 
-  // Empty where places come by arithmetic.
+  // Empty where places come by arithmetic; by head, a table behind the other.
   template <std::size_t G>
   std::vector<kvilt::page_id> table_of(const kvilt::sequence& s) const {
     std::vector<kvilt::page_id> table;
     const auto& cache = caches_.template group<int(G)>();
-    cache.view(0).each([&](const auto& segment) {
-      if constexpr (kvilt::tabled_layout<decltype(segment.layout)>) {
-        table.clear();  // all segments with a table have the same
-        for (kvilt::idx page = 0; page < cache.bytes().table_width; ++page)
-          table.push_back(
-              kvilt::page_id(segment.layout.locate(cache.row(s), 0, page * segment.layout.page_rows({})).page));
-      }
-    });
+    for (int layer = 0; layer < (by_head<G> ? cache.shape().layers : 1); ++layer) {
+      const std::size_t before = table.size();
+      cache.view(layer).each([&](const auto& segment) {
+        if constexpr (!kvilt::fixed_layout<decltype(segment.layout)>) {
+          table.resize(before);  // all segments with a table have the same
+          for (int head = 0; head < (by_head<G> ? cache.shape().kv_heads : 1); ++head)
+            for (kvilt::idx page = 0; page < cache.bytes().table_width; ++page)
+              table.push_back(
+                  kvilt::page_id(segment.layout.locate(cache.row(s), head, page * segment.layout.page_rows({})).page));
+        }
+      });
+    }
     return table;
   }
 

@@ -3,11 +3,14 @@
 #include <kvilt/cache/budget.hpp>
 #include <kvilt/cache/policy.hpp>
 #include <kvilt/cache/retention.hpp>
+#include <kvilt/layout/paged.hpp>
+#include <kvilt/layout/paged_by_head.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 namespace example {
 
@@ -30,22 +33,35 @@ struct layer_plan {
   std::int64_t cache_bytes = 0;         // of all sequences, page tables included
 };
 
+// The layout for layers all of whose heads keep the same tokens.
+template <class Layout>
+Layout layout_of_all_heads(const Layout& layout) {
+  return layout;
+}
+template <int P>
+kvilt::paged<P> layout_of_all_heads(const kvilt::paged_by_head<P>& layout) {
+  if constexpr (P == kvilt::dynamic)
+    return kvilt::paged<P>(layout.page_size());
+  else
+    return {};
+}
+
 // The policy that keeps only the last tokens, in the formats, layout and tail of another: for layers that see no more.
 // Sinks go, since such layers do not see them. Formats of whole tiles cannot slide: 16 bit stands in for them.
 template <class Policy>
 struct sliding {
   static constexpr bool tiles = Policy::tile > 1;
+  using layout = decltype(layout_of_all_heads(std::declval<const typename Policy::layout_type&>()));
   using retention = kvilt::window<>;
   using type = std::conditional_t<
-      tiles, kvilt::policy<typename Policy::layout_type, typename Policy::exact_k, typename Policy::exact_v, retention>,
-      kvilt::policy<typename Policy::layout_type, typename Policy::k_format, typename Policy::v_format, retention, 0,
-                    Policy::tail>>;
+      tiles, kvilt::policy<layout, typename Policy::exact_k, typename Policy::exact_v, retention>,
+      kvilt::policy<layout, typename Policy::k_format, typename Policy::v_format, retention, 0, Policy::tail>>;
 
   static type of(const Policy& p, int window) {
     if constexpr (tiles)
-      return type(p.k_exact(), p.v_exact(), retention(window), p.layout);
+      return type(p.k_exact(), p.v_exact(), retention(window), layout_of_all_heads(p.layout));
     else
-      return type(p.k, p.v, retention(window), p.layout);
+      return type(p.k, p.v, retention(window), layout_of_all_heads(p.layout));
   }
 };
 
@@ -81,8 +97,7 @@ layer_plan plan_cache(const Policy& policy, kvilt::cache_shape shape, int sequen
     shape.tokens *= sequences;
   } else {
     // NOTE: a pool is told how many tokens it is to hold in all, and of a window fewer than the sequence has.
-    const kvilt::idx pages = (one.bytes_per_sequence - one.exact_sequence_bytes) / shape.layers / one.body_page_bytes;
-    shape.tokens = sequences * pages * policy.layout.page_rows({});
+    shape.tokens = sequences * one.tokens_per_sequence;
   }
   return {0, one.bytes_per_token, one.bytes_per_sequence, kvilt::plan_bytes(policy, shape).bytes()};
 }

@@ -205,6 +205,7 @@ TEST_CASE("budget: pages are whole, a sequence's and the pool's", "[cache]") {
     CHECK(b.table_width == pages);
     CHECK(b.body_page_bytes == 16 * 3 * 2 * 128);
     CHECK(b.bytes_per_sequence == 2 * pages * b.body_page_bytes);
+    CHECK(b.tokens_per_sequence == pages * 16);
   }
 }
 
@@ -230,6 +231,31 @@ TEST_CASE("budget: a paged window's sequence has no more pages than its window t
   CHECK(long_one.bytes_per_sequence == ((100 + 15) / 16 + 1 + 1) * long_one.body_page_bytes);
   const budget short_one = plan_bytes(kv, {.layers = 1, .kv_heads = 1, .tokens = 20});
   CHECK(short_one.bytes_per_sequence == 2 * short_one.body_page_bytes);
+  CHECK(long_one.tokens_per_sequence == (7 + 1 + 1) * 16);
+  CHECK(short_one.tokens_per_sequence == 2 * 16);
+}
+
+TEST_CASE("budget: a pool of the tokens that a sequence takes holds it", "[cache]") {
+  const auto check = [](const auto& policy) {
+    const cache_shape shape{.layers = 3, .kv_heads = 2, .tokens = 300, .max_length = 300, .max_step = 7};
+    const budget one = plan_bytes(policy, shape);
+    cache_shape pool = shape;
+    pool.tokens = one.tokens_per_sequence;
+    cache kv(pool, host_memory(), policy);
+    const sequence s = kv.open();
+    std::vector<unsigned char> workspace(kv.workspace_bytes(host(), 1));
+    in_chunks(300, shape.max_step, [&](idx, int count) {
+      kv.reserve(s, count);
+      kv.commit(kv.begin(host(), {&s, 1}, {&count, 1}, workspace));
+    });
+    CHECK(kv.length(s) == 300);
+    // And takes no more.
+    CHECK(kv.bytes().kv_bytes + kv.bytes().table_bytes <= one.bytes_per_sequence + one.table_bytes + rounding(shape));
+  };
+  check(policy<paged<16>, fp16<64>>());
+  check(policy<paged<8>, q8<64>, q4<64>, window<100, 4>>());
+  check(policy<paged_by_head<16>, fp16<64>>());
+  check(policy<paged_by_head<4>, fp16<64>, q8<64>, window<50>>());
 }
 
 TEST_CASE("budget: shapes that cannot be are refused by name", "[cache]") {

@@ -150,8 +150,10 @@ TEST_CASE("decode_loop: a local layer sees its window and a global one all", "[e
 }
 
 TEST_CASE("decode_loop: local layers hold their window in the policy's formats", "[examples]") {
-  tiny_model tiny(mixed_layers());
-  constexpr int row = 2 * 32 * 2;  // K and V of one head of 32, fp16
+  support::tiny_gguf_options options = mixed_layers();
+  const int heads = options.kv_heads = GENERATE(1, 2);
+  tiny_model tiny(options);
+  const int row = heads * 2 * 32 * 2;  // K and V, heads of 32, fp16
   CHECK(named("fp16").plan(tiny.shape(150)).kv_bytes == (2 * 150 + 4 * 40) * row);
   CHECK(named("fp16").plan(tiny.shape(24)).kv_bytes == 6 * 24 * row);  // no window is longer than the text
   // Ten pages of 16 for 150 tokens; a window of 40 may begin inside a page: 3 and one more.
@@ -161,16 +163,16 @@ TEST_CASE("decode_loop: local layers hold their window in the policy's formats",
   CHECK(named("fp16").plan(tiny.shape(150)).bytes_per_token == 6 * row);
   for (const policy_entry& p : example::all_policies()) {
     INFO(p.name);
-    const auto global = p.plan_layers({"global", 2, 1, 32, 32, 0}, 400, 1);
-    const auto local = p.plan_layers({"local", 4, 1, 32, 32, 40, true}, 400, 1);
+    const auto global = p.plan_layers({"global", 2, heads, 32, 32, 0}, 400, 1);
+    const auto local = p.plan_layers({"local", 4, heads, 32, 32, 40, true}, 400, 1);
     const auto planned = p.plan(tiny.shape(400));
     CHECK(planned.bytes_per_token == global.bytes_per_token + local.bytes_per_token);
     // What the planner adds are page tables, and what it takes off is pages for tokens that are in a 16-bit tail.
     const std::int64_t tables = global.cache_bytes + local.cache_bytes - planned.kv_bytes;
     // A quarter of the tokens stays where others are evicted, and there is room for a block of 128 more.
-    // By head, and for a page more: each of two global layers and four local ones has a table.
+    // By head, and for a page more: each head of two global layers has a table.
     if (p.at_share && p.columns.layout == "paged_by_head16")
-      CHECK(tables == (2 * 16 + 4 * 25) * 4 + 2 * 8);
+      CHECK(tables == (2 * heads * 16 + 25) * 4 + 2 * heads * 8);
     else if (p.at_share)
       CHECK(tables == (15 + 25) * 4 + 8);
     else if (p.columns.tail16 == 0)
@@ -202,11 +204,14 @@ TEST_CASE("decode_loop: teacher forcing in blocks is what decoding token by toke
   const bool mixed = GENERATE(false, true);
   tiny_model tiny(mixed ? mixed_layers() : support::tiny_gguf_options());
   const std::vector<int> tokens = tiny.some_tokens(300);
-  for (const char* name : {"int4", "paged16_int4_rot_s4_t64", "ring256_s4_int8", "paged16_fp16_window256_s4"}) {
+  for (const char* name :
+       {"int4", "paged16_int4_rot_s4_t64", "ring256_s4_int8", "paged16_fp16_window256_s4", "ada_keynorm_int8_rot"}) {
     INFO(name);
+    policy_entry policy = named(name);
+    if (policy.at_share) policy = policy.at_share(100);  // tokens are evicted between blocks
     std::vector<std::unique_ptr<session>> caches;
     caches.push_back(tiny.open(named("fp32"), 300));
-    caches.push_back(tiny.open(named(name), 300));
+    caches.push_back(tiny.open(policy, 300));
     example::host_reader reader(tiny.model(), kvilt::host(), std::move(caches));
     example::evaluation evaluation(reader, kvilt::host());
     long ticks = 0;
@@ -215,7 +220,7 @@ TEST_CASE("decode_loop: teacher forcing in blocks is what decoding token by toke
     CHECK(evaluation.result(0).kld_mean == 0);
     CHECK(evaluation.result(0).top1 == 100);
 
-    const auto exact = tiny.open(named("fp32"), 300), tried = tiny.open(named(name), 300);
+    const auto exact = tiny.open(named("fp32"), 300), tried = tiny.open(policy, 300);
     example::host_decoder reference(tiny.model(), *exact, kvilt::host()), decode(tiny.model(), *tried, kvilt::host());
     double divergence = 0, surprise = 0;
     int positions = 0;

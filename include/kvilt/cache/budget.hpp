@@ -42,6 +42,7 @@ struct budget {
   idx table_width = 0;           // pages a table may name; 0 where pages come by arithmetic
   double bytes_per_token = 0;    // of the body, all layers: codes at their pitch, params, positions on record
   idx bytes_per_sequence = 0;    // of a sequence of `max_length` tokens: whole pages, sinks and tail
+  idx tokens_per_sequence = 0;   // `tokens` of a pool that holds one: whole pages, of a window those that stay
 
   idx bytes() const { return kv_bytes + table_bytes + list_bytes; }
 };
@@ -255,6 +256,7 @@ struct arrangement {
                      ceil_div(p.retention.width() - 1 + s.max_step, page_rows) + 1 + ceil_div(body_sinks, page_rows));
     bytes.bytes_per_sequence =
         bytes_of(by_head ? tables : s.layers, bytes_of(live, bytes.body_page_bytes)) + bytes.exact_sequence_bytes;
+    bytes.tokens_per_sequence = live * page_rows;
     expects(larger(bytes.bytes(), bytes.bytes_per_sequence) < most_bytes, "a cache of ", s.layers, " layers, ",
             s.kv_heads, " KV heads, ", s.sequences, " sequences and ", s.tokens, " tokens, the longest of ", max_length,
             ", is beyond 2^56 bytes");
