@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Switches off, one by one, the protections listed in protections/list.txt and expects the tests to notice.
 #   bash tests/protections.sh [regex of names]
-# KVILT_PROTECTIONS=2/40 takes the second fortieth of them.
+# KVILT_PROTECTIONS=2/60 takes the second sixtieth of them.
 # Works in a copy of the tree below ${KVILT_BUILD_ROOT:-build-tests}/protections; a second run builds only what changed.
 set -euo pipefail
 

@@ -94,10 +94,12 @@ class long_text {
   std::string wrong(const std::vector<float>& all, int i, const host& exec) const {
     const idx before = tokens + 9 - count_, position = before + i;
     const std::size_t k_dim = std::size_t(owner_.k_dim), v_dim = std::size_t(owner_.v_dim);
+    const std::vector<float> one = answer_of(all, i);
+    std::deque<std::vector<double>> kept;
+    std::vector<oracle_key> keys;  // of a group of query heads
     for (int head = 0; head < q_heads; ++head) {
-      std::deque<std::vector<double>> kept;
-      std::vector<oracle_key> keys;
-      for (idx t = 0; t < tokens + 9; ++t) {
+      if (head % group == 0) kept.clear(), keys.clear();
+      for (idx t = idx(keys.size()); t < tokens + 9; ++t) {
         const bool in_tail = owner_.tail > 0 && t >= before + 1 - owner_.tail;
         const kept_as how = t < owner_.exact_sinks || in_tail ? kept_as::exact
                             : owner_.tail > 0                 ? kept_as::body_of_exact
@@ -106,7 +108,6 @@ class long_text {
         const auto& v = kept.emplace_back(owner_.kept_v(v_.row(t, head / group).data(), how));
         keys.push_back({k, v, t});
       }
-      const std::vector<float> one = answer_of(all, i);
       const oracle_state want = oracle(widened(q_.row(position, head)), keys, 1 / std::sqrt(double(k_dim)), v_dim,
                                        band(position, owner_.width ? owner_.width : 1 << 30, owner_.sinks));
       const tolerance close = within(exec, owner_.integers);

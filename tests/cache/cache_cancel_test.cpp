@@ -42,7 +42,7 @@ void leaves_no_trace(subject& owner, subject& reference, Disturb disturb) {
 
 }  // namespace
 
-TEST_CASE("cache: an cancelled step is as if it had not been, whatever it appended", "[cache]") {
+TEST_CASE("cache: a cancelled step is as if it had not been, whatever it appended", "[cache]") {
   for (const int layers : {0, 1, 2})
     each_pair([&](subject& owner, subject& reference) {
       INFO(layers << " layers have appended");
@@ -52,7 +52,7 @@ TEST_CASE("cache: an cancelled step is as if it had not been, whatever it append
     });
 }
 
-TEST_CASE("cache: what an cancelled step wrote of other tokens is overwritten or never seen", "[cache]") {
+TEST_CASE("cache: what a cancelled step wrote of other tokens is overwritten or never seen", "[cache]") {
   // The failed step is another text, and the longest there is.
   each_pair([](subject& owner, subject&) {
     for (const int layers : {1, 2}) {
@@ -84,7 +84,7 @@ TEST_CASE("cache: cancel without a step, twice, and after a commit", "[cache]") 
   });
 }
 
-TEST_CASE("cache: an cancelled step is not committed", "[cache]") {
+TEST_CASE("cache: a cancelled step is not committed", "[cache]") {
   each_pair([](subject& owner, subject&) {
     const sequence s = owner.open();
     owner.reserve(s, 1);

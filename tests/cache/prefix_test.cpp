@@ -22,8 +22,8 @@ std::uint64_t state_after(std::span<const token_id> text) {
 }
 std::vector<float> row_of(std::uint64_t state, int layer, int head, int which, int dim) {
   normal_numbers numbers(mixed({state, std::uint64_t(layer), std::uint64_t(head), std::uint64_t(which)}));
-  std::vector<float> row;
-  for (int d = 0; d < dim; ++d) row.push_back(numbers.next());
+  std::vector<float> row(static_cast<std::size_t>(dim));
+  for (float& x : row) x = numbers.next();
   return row;
 }
 

@@ -9,7 +9,8 @@
 
 namespace support {
 
-// Attention over everything that a layer has been given, by its definition.
+// Attention over everything that a layer has been given, by its definition. By pointers, along which unoptimised builds
+// go several times as fast.
 class brute_force {
  public:
   explicit brute_force(const example::session_shape& shape)
@@ -54,14 +55,16 @@ class brute_force {
     const auto dim = static_cast<std::size_t>(s_.head_dim), heads = static_cast<std::size_t>(s_.kv_heads);
     std::vector<double> mixed(dim);
     double sum = 0;
+    double* const to = mixed.data();
     for (std::size_t t = oldest; t < keys.size() / (heads * dim); ++t) {
+      const float *const key = &keys[(t * heads + head) * dim], *const value = &values[(t * heads + head) * dim];
       double dot = 0;
-      for (std::size_t i = 0; i < dim; ++i) dot += double(q[i]) * double(keys[(t * heads + head) * dim + i]);
+      for (std::size_t i = 0; i < dim; ++i) dot += double(q[i]) * double(key[i]);
       const double weight = std::exp(dot / std::sqrt(double(dim)));
       sum += weight;
-      for (std::size_t i = 0; i < dim; ++i) mixed[i] += weight * double(values[(t * heads + head) * dim + i]);
+      for (std::size_t i = 0; i < dim; ++i) to[i] += weight * double(value[i]);
     }
-    for (std::size_t i = 0; i < dim; ++i) out[i] = static_cast<float>(mixed[i] / sum);
+    for (std::size_t i = 0; i < dim; ++i) out[i] = static_cast<float>(to[i] / sum);
   }
 
   example::session_shape s_;

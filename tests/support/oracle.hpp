@@ -41,7 +41,8 @@ struct band : all_keys {
   }
 };
 
-// softmax(scale q K^T) V in double precision, one number after another. Shares no line with the library.
+// softmax(scale q K^T) V in double precision, one number after another. Shares no line with the library. By pointers, along
+// which unoptimised builds go several times as fast.
 template <class Variant>
 oracle_state oracle(std::span<const double> q, const std::vector<oracle_key>& keys, double scale, std::size_t v_dim,
                     const Variant& variant) {
@@ -50,8 +51,9 @@ oracle_state oracle(std::span<const double> q, const std::vector<oracle_key>& ke
   double high = minus_infinity;
   for (const oracle_key& key : keys) {
     if (!variant.keep(key)) continue;
+    const double *const row = q.data(), *const k = key.k.data();
     double dot = 0;
-    for (std::size_t d = 0; d < q.size(); ++d) dot += q[d] * key.k[d];
+    for (std::size_t d = 0, dim = q.size(); d < dim; ++d) dot += row[d] * k[d];
     scores.push_back(variant.score(key, scale * dot));
     seen.push_back(&key);
     if (scores.back() > high) high = scores.back();
@@ -64,7 +66,9 @@ oracle_state oracle(std::span<const double> q, const std::vector<oracle_key>& ke
     any = true;
     const double weight = std::exp(scores[i] - high);
     sum += weight;
-    for (std::size_t d = 0; d < v_dim; ++d) state.out[d] += weight * seen[i]->v[d];
+    const double* const v = seen[i]->v.data();
+    double* const out = state.out.data();
+    for (std::size_t d = 0; d < v_dim; ++d) out[d] += weight * v[d];
   }
   if (!any) return state;
   for (double& x : state.out) x /= sum;
@@ -83,10 +87,11 @@ inline void walsh(std::span<double> x) {
     return;
   }
   const std::size_t half = block / 2;
+  double *const low = x.data(), *const high = low + half;
   for (std::size_t i = 0; i < half; ++i) {
-    const double a = x[i], b = x[i + half];
-    x[i] = (a + b) * std::sqrt(0.5);
-    x[i + half] = (a - b) * std::sqrt(0.5);
+    const double a = low[i], b = high[i];
+    low[i] = (a + b) * std::sqrt(0.5);
+    high[i] = (a - b) * std::sqrt(0.5);
   }
   walsh(x.first(half));
   walsh(x.last(half));

@@ -238,31 +238,37 @@ class session {
           t.answers.insert(t.answers.end(), got.begin(), got.end());
           t.answers.push_back(lse[at]);
           if (!checked) continue;
-          const float* const query = q.data() + at * std::size_t(cache_.k_dim);
-          check(exec, t, layer, position, head, query, got, lse[at]);
-          check(other, t, layer, position, head, query,
+          const oracle_state want = wanted(t, layer, position, head, q.data() + at * std::size_t(cache_.k_dim));
+          const auto where = [&] {
+            return "layer " + std::to_string(layer) + ", query " + std::to_string(position) + " of " +
+                   std::to_string(t.tokens.size()) + ", head " + std::to_string(head);
+          };
+          check(exec, want, got, lse[at], where);
+          check(other, want,
                 std::span<const float>(other_out).subspan(at * std::size_t(cache_.v_dim), std::size_t(cache_.v_dim)),
-                other_lse[at]);
+                other_lse[at], where);
         }
       }
     }
   }
 
-  void check(const host& exec, const track& t, int layer, idx position, int head, const float* q,
-             std::span<const float> out, float lse) const {
+  oracle_state wanted(const track& t, int layer, idx position, int head, const float* q) const {
     const std::size_t kept = std::size_t(layer * heads_ + head / group_);
     std::vector<oracle_key> keys;
     for (std::size_t i = 0; i < t.tokens.size(); ++i)
       keys.push_back({t.tokens[i].kept_k[kept], t.tokens[i].kept_v[kept], idx(i)});
     const std::vector<double> query(q, q + cache_.k_dim);
     const band seen(position, cache_.width ? cache_.width : 1 << 30, cache_.sinks);
-    const oracle_state want = oracle(query, keys, 1 / std::sqrt(double(cache_.k_dim)), out.size(), seen);
+    return oracle(query, keys, 1 / std::sqrt(double(cache_.k_dim)), std::size_t(cache_.v_dim), seen);
+  }
+
+  template <class Where>
+  void check(const host& exec, const oracle_state& want, std::span<const float> out, float lse, Where where) const {
     const tolerance close = within(exec, cache_.integers);
     std::string wrong = difference(out, want.out, close);
     if (wrong.empty()) wrong = difference(std::span(&lse, 1), std::vector<double>{want.lse}, close);
     if (!wrong.empty())
-      FAIL(cache_.name << ", " << kvilt::name_of(exec.instructions()) << ": layer " << layer << ", query " << position
-                       << " of " << t.tokens.size() << ", head " << head << ", " << wrong);
+      FAIL(cache_.name << ", " << kvilt::name_of(exec.instructions()) << ": " << where() << ", " << wrong);
   }
 
   subject& cache_;
